@@ -36,7 +36,12 @@ def band_of(problem: Problem) -> float:
 
 def band_of_row(problem: Problem, source: str) -> float:
     """The same for a row of a file; as wide as `planner estimate` shows it, if the stack saw no run of its source."""
-    if _PUBLISHED.match(source) or problem.stack.calibration:
+    return band_of(problem) if _PUBLISHED.match(source) else band_shown(problem)
+
+
+def band_shown(problem: Problem) -> float:
+    """The error band as `planner estimate` shows it: wider than the stack's, unless that is calibrated [1]."""
+    if problem.stack.calibration:
         return band_of(problem)
     return confidence_of(problem, CostModel(problem, *rates_of(problem.cluster))).band
 

@@ -5,10 +5,6 @@ Left out: reading the files (`planner/frameworks/`) and finding something better
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +23,7 @@ from planner.cli.files import (
     recognize,
 )
 from planner.cli.options import CalibrationOption, JsonOption
-from planner.errors import PlannerError
+from planner.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch, ParsedConfig
@@ -76,9 +72,11 @@ def check(
     )
     answer["notes"] = [*not_read, *answer["notes"]]
     if as_json:
-        sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+        say_json(answer)
     else:
-        sys.stdout.write("\n".join(_lines(answer)) + "\n")
+        from planner.report.checked import checked_document
+
+        say(checked_document(answer), whole_lines=True)
     return 0 if answer["legal"] and answer["verdict"] != "does_not_fit" else 1
 
 
@@ -106,6 +104,12 @@ def check_files(
     framework = recognize(files)
     parsed = placed(framework.parse(files), cluster, gpus)
     said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
+    for found, asked, what in (
+        (parsed.seq_len, seq_len, "a sequence length of {:,}, --seq-len says {:,}"),
+        (parsed.global_batch, global_batch, "a global batch of {:,}, --global-batch says {:,}"),
+    ):
+        if found and asked and found != asked:
+            said.append(f"the files state {what.format(found, asked)}: the files count")
     parsed = replace(
         parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
     )
@@ -139,6 +143,7 @@ def check_files(
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,
+        "releases": list(parsed.releases or (parsed.version,)),
         "config": config.describe(problem.context_kinds[0]),
         "axes": {axis: getattr(config, axis) for axis in sorted(config.__dataclass_fields__)},
         "devices": problem.cluster.num_devices,
@@ -151,11 +156,10 @@ def check_files(
     }
     if not broken:
         answer |= _figures(judge.cost(config, stated))
-    text = "\n".join(files.values())
     hidden = _overlapping(problem)
     best = (judge if hidden is problem else Judge(hidden)).best()
     if best is not None:
-        answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, text)
+        answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, files)
     return answer
 
 
@@ -285,85 +289,28 @@ def _better(
     framework: Framework,
     parsed: ParsedConfig,
     now: Mapping[str, Any],
-    text: str,
+    files: Mapping[str, str],
 ) -> dict[str, Any] | None:
-    """The best configuration of the same job, found as `hidden`, and the change to the files in their own syntax."""
+    """The best configuration of the same job, found as `hidden`, and the change to the files in their own syntax, or
+    by name where they are not of the kind that the export writes."""
+    from planner.cli.changes import file_changes, setting_changes
+
     faster = now.get("step_time_s", float("inf")) / best.step_time - 1
     if now["verdict"] in ("fits", "borderline") and faster <= 0.005:
         return None
+    other = best.config.parallel()
+    launches = _launch(problem, config, parsed.layers), _launch(hidden, other, (), best)
+    lines, complete = file_changes(files, framework, parsed.version, *launches)
+    changes = setting_changes(config, other, problem.context_kinds)
+    if not complete:
+        lines = ["change of settings:", *(f"  {change}" for change in changes), *lines]
     return {
         "config": best.config.text,
         "faster": None if faster == float("inf") else faster,
         **_figures(best),
-        "diff": _diff(problem, hidden, config, best, framework, parsed, text),
+        "settings": changes,
+        "diff": lines,
     }
-
-
-def _diff(
-    problem: Problem,
-    hidden: Problem,
-    config: ParallelConfig,
-    best: Choice,
-    framework: Framework,
-    parsed: ParsedConfig,
-    text: str,
-) -> list[str]:
-    """Changed lines between the files of both configurations, by file, as the export writes them; of a script, only
-    options that its own `text` has are taken out."""
-    from planner.frameworks.megatron.primus import with_primus_names
-    from planner.frameworks.trainer import with_trainer_names
-
-    try:
-        mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
-        other = framework.render(_launch(hidden, best.config.parallel(), (), best), parsed.version)
-    except PlannerError as error:
-        why = f"{error.must}; given: {error.given}" if error.given else error.must
-        return [f"the change cannot be shown: one of the two cannot be written for {framework.title}: {why}"]
-    lines: list[str] = []
-    for name in other:
-        if name in ("README.md", "kubernetes.yaml", "launch.sbatch"):
-            continue
-        comma = "," if name.endswith(".json") else ""  # which only says that another line follows
-        before, after = (
-            [line.rstrip(comma) if comma else line for line in files.get(name, "").splitlines()]
-            for files in (mine, other)
-        )
-        changed = [*difflib.unified_diff(before, after, n=0, lineterm="")][2:]  # after the two names
-        changed = [line for line in changed if not _frames(line[1:].strip())]
-        changed = [line for line in changed if not _automatic(line, text)]
-        if name.endswith(".sh"):
-            named = [with_primus_names(with_trainer_names(line, text), text) for line in changed]
-            changed = _in_script(named, framework, text)
-        if changed:
-            lines.append("change in the launch script:" if name.endswith(".sh") else f"change in {name}:")
-            lines += [f"  {line[0]} {line[1:].strip()}" for line in changed if not line.startswith("@@")]
-    return lines
-
-
-def _in_script(changed: list[str], framework: Framework, text: str) -> list[str]:
-    """The changed lines of a script whose options it may state under other names, or leave at their defaults."""
-    has = frozenset(word.split("=")[0] for word in text.replace('"', " ").replace("'", " ").split())
-    added = {line[1:].split()[0] for line in changed if line[0] == "+"}
-    kept = [
-        line
-        for line in changed
-        if line[0] != "-" or not line[1:].strip().startswith("--") or line[1:].split()[0] in has
-    ]
-    named = {line[1:].split()[0] for line in kept if line[0] == "-"}
-    anew = added & {*framework.split_options, "--pipeline-model-parallel-size"}
-    stale = [name for name in framework.split_options if anew and name in has and name not in named | added]
-    return [*kept, *(f"- {name}" for name in stale)]
-
-
-def _automatic(line: str, text: str) -> bool:
-    """Is it a setting that the user's files leave to the program ("auto")?"""
-    key = re.match(r'[-+]\s*"(\w+)":', line)
-    return key is not None and re.search(rf'"{key[1]}":\s*"auto"', text) is not None
-
-
-def _frames(line: str) -> bool:
-    """Does a line of the exported script only hold others together, which the user's script does in its own way?"""
-    return line == ")" or line.endswith("=(") or '"${' in line
 
 
 def _launch(
@@ -389,43 +336,3 @@ def _launch(
         torus=problem.cluster.tiers[0].torus,
         stack=problem.stack,
     )
-
-
-def _lines(answer: Mapping[str, Any]) -> list[str]:
-    """The answer as text."""
-    from planner.units import format_capacity, format_time
-
-    lines = [
-        f"{answer['framework']} {answer['version']}: {answer['config']} on {answer['devices']:,} devices"
-    ]
-    lines += [f"unknown option: {name}" for name in answer["unknown_options"]]
-    for broken in answer["violations"]:
-        lines.append(f"not legal ({broken['rule']}): {broken['reason']}; {broken['hint']}")
-    if "step_time_s" in answer:
-        fits = str(answer["verdict"]).replace("_", " ")
-        legal = (
-            "legal" if answer["legal"] else "not accepted as it is written, though the configuration is legal"
-        )
-        lines.append(
-            f"{legal}; {fits}: peak {format_capacity(answer['peak_memory_bytes'])} of "
-            f"{format_capacity(answer['memory_limit_bytes'])}"
-        )
-        if answer["host_memory_short_bytes"]:
-            short, room = answer["host_memory_short_bytes"], answer["host_memory_limit_bytes"]
-            lines.append(
-                f"a node's host needs {format_capacity(short)} more than its {format_capacity(room)}"
-            )
-        rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
-        lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
-    better = answer["better"]
-    if better is not None:
-        gain = better["faster"]
-        word = "faster" if gain is None or gain >= 0 else "slower, but it fits"
-        gain = "" if gain is None else f", {abs(gain):.1%} {word}"
-        lines.append(f"better: {better['config']} ({format_time(better['step_time_s'])} a step{gain})")
-        lines += [f"  {line}" for line in better["diff"]]
-    elif answer["verdict"] in ("fits", "borderline"):  # legal, if perhaps with an option that is not known
-        lines.append("nothing better was found for this job")
-    else:
-        lines.append("no configuration of this job was found that is legal and fits")
-    return [*lines, *(f"note: {note}" for note in answer["notes"])]

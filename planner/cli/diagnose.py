@@ -64,7 +64,7 @@ def diagnose(
     as_json: JsonOption = False,
 ) -> int:
     """Explain a slow run or an out-of-memory failure. Says what to measure and what to change."""
-    from planner.calibrate.diagnosis.contradiction import contradiction
+    from planner.calibrate.diagnosis.contradiction import contradiction, counted_otherwise
     from planner.calibrate.diagnosis.diagnose import diagnose as find
     from planner.calibrate.own_runs import is_time, parse_run
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
@@ -83,6 +83,7 @@ def diagnose(
     if not evidence:
         return code
     contradicted = [contradiction(part) for part in evidence]
+    notes += [note for part in evidence if (note := counted_otherwise(part))]
     evidence = [
         replace(part, mfu=None, flops=None) if wrong else part
         for part, wrong in zip(evidence, contradicted, strict=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import FileInputError, InputError
+from planner.wording import reword
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
 _MUST = "the files must be those of a framework that planner reads: "
+_STARTED = "the number of processes that the files start,"
 _HOW = "give the script or settings file that is launched"
 
 
@@ -194,7 +196,13 @@ def problem_of(
     devices = gpus if gpus is not None else parsed.devices
     if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
         said.append(f"the files start {parsed.devices} processes, --gpus says {gpus}")
-    hardware = load_cluster(cluster, devices)
+    try:
+        hardware = load_cluster(cluster, devices)
+    except InputError as error:
+        if gpus is None and devices is not None:  # nobody gave --gpus
+            reword(error, lambda name, value: _STARTED if name == "gpus" and not value else None)
+            error.hint = "; ".join(filter(None, (error.hint, "--gpus N goes before the files")))
+        raise
     seq_len = parsed.seq_len
     if seq_len is None:
         seq_len = min(spec.max_position or 8192, 8192)
@@ -220,7 +228,10 @@ def problem_of(
             "bits are trained" + (", none on experts" if spec.is_moe else "")
         )
     options = (*(parsed.usual_options if name is None else ()), *parsed.stack_options)
-    software = _with_options(stack_to_plan(newest if name is None else name), options, parsed, said)
+    software = stack_to_plan(newest if name is None else name)
+    if name is not None:
+        _require_own(software, framework, stack_to_plan(newest))
+    software = _with_options(software, options, parsed, said)
     require_recipe(software, hardware.accelerator, job.precision)
     software = _with_settings(software, parsed, spec, said)
     if name is None:
@@ -233,6 +244,20 @@ def problem_of(
     return Problem(
         spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator, job.precision)
     ), said
+
+
+def _require_own(stack: Stack, framework: Framework, newest: Stack) -> None:
+    """Raise `InputError` for a stack of software whose launch files are others."""
+    from planner.catalog.load_stacks import load_stack, stacks_to_plan
+    from planner.frameworks import framework_of_stack
+
+    of = {*framework.stacks, newest.framework}
+    if stack.framework not in of and framework_of_stack(stack.framework) is not None:
+        names = [name for name in stacks_to_plan() if load_stack(name).framework in of]
+        must = f"the stack must be one that runs {framework.title} files: {', '.join(names)}"
+        raise InputError(
+            must, f"{stack.name}, of {stack.framework}", "leave --stack out, or name one of these"
+        )
 
 
 def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, said: list[str]) -> Stack:

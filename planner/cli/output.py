@@ -105,11 +105,11 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "..."
 
 
-def say(document: RenderableType) -> None:
-    """Print a document to stdout."""
+def say(document: RenderableType, whole_lines: bool = False) -> None:
+    """Print a document to stdout; `whole_lines`: what does not wrap stays whole where it is wider than the terminal."""
     from planner.report.text import render, terminal
 
-    sys.stdout.write(render(document, terminal()))
+    sys.stdout.write(render(document, terminal(), crop=not whole_lines))
 
 
 def say_json(facts: object) -> None:

@@ -88,8 +88,8 @@ class Settings:
         if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-            must = f"must be a whole number from {least} to {MOST:,}"
-            how = how_to_set(value) if isinstance(value, str) and "$" in value else ""
+            must = f"must be a whole number from {least} to {MOST:,}{self._or_auto(value)}"
+            how = how_to_set(value) if isinstance(value, str) and set("$`") & set(value) else ""
             raise FileInputError(self.file, must, as_written(value)[:80], how, field=name)
         return value
 
@@ -103,7 +103,8 @@ class Settings:
         except (TypeError, ValueError):
             found = math.nan
         if not math.isfinite(found):
-            raise FileInputError(self.file, "must be a number", as_written(value)[:80], field=name)
+            must = f"must be a number{self._or_auto(value)}"
+            raise FileInputError(self.file, must, as_written(value)[:80], field=name)
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -114,8 +115,13 @@ class Settings:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if not isinstance(value, bool):
-            raise FileInputError(self.file, "must be true or false", as_written(value)[:80], field=name)
+            must = f"must be true or false{self._or_auto(value)}"
+            raise FileInputError(self.file, must, as_written(value)[:80], field=name)
         return value
+
+    def _or_auto(self, value: object) -> str:
+        """The word that leaves a setting of DeepSpeed's JSON to the program, where another word stands."""
+        return ', or "auto"' if isinstance(value, str) and self.file.endswith(".json") else ""
 
     def text(self, name: str, default: str) -> str:
         value = self.values.get(name)

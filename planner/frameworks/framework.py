@@ -128,12 +128,14 @@ class ParsedConfig:
     say on so many devices, of which so many are joined by the fast links, where they leave that to the cluster.
     `starts`: what their start refuses on a problem's devices, and notes, where that is known of them.
     `state_copies`: of what ZeRO shards, where the devices that share one depend on how many there are.
+    `releases`: all that have every option stated, oldest first, where several were looked at.
     `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
 
     framework: str
     version: str
     axes: Mapping[str, int]
+    releases: tuple[str, ...] = ()
     devices: int | None = None
     seq_len: int | None = None
     global_batch: int | None = None
@@ -202,6 +204,7 @@ class Framework:
     precision that none of its releases has under another name. `shards_all_by`: what holds gradients and weights where
     they are sharded, if that is not what its newest stack has. `usual_zero`: how far it shards where nothing is said.
     `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
+    `same_words(name, text)`: whether a settings file that it parses has the names that `render` writes.
     """
 
     name: str
@@ -225,6 +228,7 @@ class Framework:
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _takes_any_devices
+    same_words: Callable[[str, str], bool] = lambda name, text: True
 
     def version(self, wanted: str | None) -> str:
         """The release to write for. Raises `UnknownNameError`."""

@@ -36,8 +36,8 @@ def _marks(*patterns: str) -> tuple[re.Pattern[str], ...]:
 # settings as their documentation and examples have them: mosaicml/llm-foundry scripts/train/yamls, mcli;
 # axolotl-ai-cloud/axolotl examples; hiyouga/LLaMA-Factory examples; huggingface/alignment-handbook and open-r1 recipes
 # (TRL); NVIDIA/NeMo 1 examples/nlp/language_modeling; pytorch/torchtune recipes; volcengine/verl examples;
-# modelscope/ms-swift examples; EleutherAI/gpt-neox configs; Megatron-Bridge scripts/performance; THUDM/slime scripts;
-# AMD-AGI/Primus examples
+# modelscope/ms-swift examples; EleutherAI/gpt-neox configs; Megatron-Bridge scripts/performance and documentation;
+# NeMo 2 documentation; THUDM/slime scripts; AMD-AGI/Primus examples
 LAUNCHERS: Final = (
     Launcher(
         "LLM Foundry (Composer)",
@@ -65,6 +65,20 @@ LAUNCHERS: Final = (
         "Primus (of another framework than Megatron-LM)",
         _marks(r"^modules:", r"^\s+framework:\s*[\"']?(?!megatron\b)\w+", r"^\s+overrides:"),
         f"{_DEGREES}, with --stack torchtitan-2026 where its framework is that",
+    ),
+    Launcher(
+        "Megatron-Bridge, a recipe in Python",
+        _marks(r"^\s*(from|import) megatron\.bridge\b"),
+        "Python is not run: write what it sets as overrides in a script, run_recipe.py --recipe NAME "
+        f"model.tensor_model_parallel_size=2 train.global_batch_size=512 ..., or {_DEGREES}",
+        script=True,
+    ),
+    Launcher(
+        "NeMo 2, a recipe in Python",
+        _marks(r"^\s*(from|import) nemo(_run\b|\.collections\b)"),
+        f"Python is not run: {_DEGREES}, with --stack megatron-2026; or write what it sets as overrides of "
+        "Megatron-Bridge's run_recipe.py",
+        script=True,
     ),
     Launcher("Primus", _marks(r"\bprimus-cli\b|\bPRIMUS_PATH\b"), _DEGREES, script=True),
     Launcher("torchtune", _marks(r"^\s+_component_:\s*torchtune"), _DEGREES),

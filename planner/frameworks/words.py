@@ -21,7 +21,7 @@ def first_word(words: Words, names: tuple[str, ...]) -> str:
 def number(words: Words, name: str) -> int | None:
     """A whole number; None where the word is absent or is none. Raises `InputError` for one that no file sets."""
     text = first_word(words, (name,))
-    if "$" in text:
+    if set("$`") & set(text):
         raise InputError(f"--{name} must be a whole number", text[:80], how_to_set(text))
     return whole(text)
 

@@ -10,13 +10,14 @@ from rich.console import Group, RenderableType
 from planner.calibrate.diagnosis.contradiction import Contradiction
 from planner.calibrate.diagnosis.diagnose import Diagnosis, Finding, best_change
 from planner.calibrate.diagnosis.explain_memory import MemoryStory, cheapest
-from planner.report.facts import precise_time
+from planner.report.facts import precise_time, speedup
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.spec.terms import term_name
 from planner.units import format_capacity, format_time
 
 SHOWN = 6  # causes
 _SURE, _LIKELY = 0.75, 0.3
+_TIE = 0.8  # of the likeliest cause's probability: a cause above it is named beside it
 
 
 def diagnosis_facts(found: Diagnosis, contradicted: Sequence[Contradiction | None] = ()) -> dict[str, Any]:
@@ -37,11 +38,17 @@ def diagnosis_facts(found: Diagnosis, contradicted: Sequence[Contradiction | Non
         "measured_s": found.measured,
         "predicted_s": found.predicted,
         "gap": found.gap,
+        "band": found.band,
+        "faster_than_band": found.too_fast,
         "memory_beyond_device_bytes": found.beyond,
         "causes": [
             {
-                "cause": f.cause.name if f.cause else "as_predicted",
-                "title": f.cause.title if f.cause else "the run is as fast as predicted",
+                "cause": f.cause.name
+                if f.cause
+                else "not_as_described"
+                if found.too_fast
+                else "as_predicted",
+                "title": f.cause.title if f.cause else _without_cause(found),
                 "probability": f.probability,
                 "seconds": f.seconds,
                 "share": f.share,
@@ -73,17 +80,21 @@ def diagnosis_document(
         ("predicted", precise_time(found.predicted), _rate(found, found.predicted)),
     ]
     blocks.append(labelled(rows))
+    if found.too_fast:
+        blocks.append(section("Check", bullets(_described(found))))
     lines = [
-        (_named(f) if f.cause else "nothing: as predicted",
+        (_named(f) if f.cause else _without_cause(found),
          f"{f.probability:.0%}", format_time(f.seconds) if f.seconds else "-", f"{f.share:.0%}")
         for f in found.findings[:SHOWN]
     ]  # fmt: skip
-    blocks.append(section("What would explain it", listing(("cause", "probable", "takes", "of step"), lines)))
+    if len(lines) > 1:
+        table = listing(("cause", "probable", "takes", "of step"), lines)
+        blocks.append(section("What would explain it", table))
     blocks += [prose(text) for text in _together(found)]
     said = [f"the log says {word}" for f in found.findings[:SHOWN] for word in f.marked]
     if said:
         blocks.append(bullets(said))
-    if not _all_well(found):
+    if not _all_well(found) and any(f.cause is not None for f in found.findings):
         blocks.append(section("Measure next", prose(_next(found))))
     pays = best_change(found)
     if pays is not None and pays.cause is not None and found.gap > 0:
@@ -125,12 +136,39 @@ def _share(share: float) -> str:
 def _all_well(found: Diagnosis) -> bool:
     """Is it more probable than all causes together that nothing is wrong?"""
     top = found.findings[0]
-    return top.cause is None and top.probability > 0.5
+    return top.cause is None and top.probability > 0.5 and not found.too_fast
+
+
+def _without_cause(found: Diagnosis) -> str:
+    return "nothing: the run is not as described" if found.too_fast else "nothing: as predicted"
+
+
+def _described(found: Diagnosis) -> list[str]:
+    """What was described of a run that cannot be as fast, and the option that says otherwise."""
+    problem, ratio = found.job.problem, found.predicted / found.measured
+    job, devices, tokens = problem.job, problem.cluster.num_devices, round(problem.job.tokens_per_step)
+    lines = [
+        f"batch and sequence: {job.global_batch:,} of {job.seq_len:,} tokens a step (--global-batch, --seq-len); as "
+        f"predicted with about {tokens / ratio:,.0f} tokens in place of {tokens:,}",
+        "units and convention: a time is of one optimizer step, not of a micro-batch; a rate is of one device, its "
+        "FLOPs counted as above",
+        f"axes: {found.job.config.describe(problem.context_kinds[0])} (--set, or LOG:AXIS=V)",
+        f"model and devices: {problem.model.name} on {devices:,} of {problem.cluster.name} in {job.precision} "
+        "(--gpus, --precision)",
+    ]
+    if ratio < (1 + found.band) ** 2:
+        lines.append(f"or the prediction: of one run in ten it is more than {found.band:.0%} too long")
+    return lines
 
 
 def _headline(found: Diagnosis) -> str:
     top, gap = found.findings[0], found.gap
-    how = f"{abs(gap):.0%} {'slower' if gap > 0 else 'faster'} than predicted"
+    how = f"{gap:.0%} slower than predicted" if gap > 0 else speedup(1 / (1 + gap), "predicted", 0)
+    if found.too_fast:
+        said = f"{how}, more than the prediction's error of {found.band:.0%} allows: "
+        if top.cause is not None:
+            said += f"{_named(top)}; else "
+        return f"{said}check batch, sequence length, axes, model, units and convention"
     if _all_well(found):
         return f"the run is as fast as predicted ({how}, within the error of the prediction)"
     if top.cause is None:
@@ -139,8 +177,16 @@ def _headline(found: Diagnosis) -> str:
         slow = next((f for f in found.findings if f.cause is not None and not f.cause.reported), None)
         if slow is not None and slow.probability > _nothing(found):
             return f"{how}: perhaps {_named(slow)}; and {_named(top)}"
-    sure = "" if top.probability > _SURE else "probably " if top.probability > _LIKELY else "perhaps "
-    return f"{how}: {sure}{_named(top)}"
+    second = next((f for f in found.findings[1:] if f.cause is not None), None)
+    if second is not None and second.probability > _TIE * top.probability:
+        return (
+            f"{how}: {_sure(top.probability + second.probability)}either {_named(top)}; or {_named(second)}"
+        )
+    return f"{how}: {_sure(top.probability)}{_named(top)}"
+
+
+def _sure(probability: float) -> str:
+    return "" if probability > _SURE else "probably " if probability > _LIKELY else "perhaps "
 
 
 def _nothing(found: Diagnosis) -> float:

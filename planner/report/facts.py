@@ -34,6 +34,7 @@ from planner.units import GIB, format_capacity, format_compute, format_count, fo
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
 WORTH_SAYING = 0.002  # share of a step
 _MOST_STAGES = 8
+_A_MULTIPLE = 1.5
 
 MEMORY_WORDS: Mapping[MemoryVerdict, str] = {
     MemoryVerdict.FITS: "fits",
@@ -316,6 +317,13 @@ def precise_time(seconds: float) -> str:
     value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1e3, "ms")
     decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
     return f"{value:,.{decimals}f} {unit}"
+
+
+def speedup(ratio: float, than: str = "", decimals: int = 1) -> str:
+    """How much faster something is whose time is a `ratio`-th: by its rate, as a multiple where that is easier said."""
+    if ratio >= _A_MULTIPLE:
+        return f"{ratio:.3g} times as fast" + (f" as {than}" if than else "")
+    return f"{ratio - 1:.{decimals}%} faster" + (f" than {than}" if than else "")
 
 
 def aligned_time(seconds: float, largest: float) -> str:

@@ -47,10 +47,10 @@ def terminal(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def render(document: RenderableType, console: Console) -> str:
+def render(document: RenderableType, console: Console, crop: bool = True) -> str:
     """The document as text for that console, with its colours."""
     with console.capture() as capture:
-        console.print(document)
+        console.print(document, crop=crop)
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 

@@ -280,14 +280,14 @@ def test_a_reported_share_of_the_peak_that_no_way_of_counting_explains_is_named(
 
 
 def test_what_contradicts_comes_before_causes_and_is_left_out_of_them() -> None:
-    asked = [*JOB, "--set", "tp=8", "--set", "recompute=full", "--measured", "20 s"]
+    asked = [*JOB, "--set", "tp=8", "--set", "recompute=full", "--measured", "80 s"]
     alone, with_mfu = (
         json.loads(RUNNER.invoke(app, [*asked, *more, "--json"]).stdout) for more in ([], ["--mfu", "2%"])
     )
     assert alone["contradictions"] == []
     (said,) = with_mfu["contradictions"]
     assert said["mfu_given"] == pytest.approx(0.02)
-    assert said["step_time_of_mfu_s"] == pytest.approx(20 * said["mfu_of_step_time"] / 0.02)
+    assert said["step_time_of_mfu_s"] == pytest.approx(80 * said["mfu_of_step_time"] / 0.02)
     assert with_mfu["causes"] == alone["causes"]
     text = RUNNER.invoke(app, [*asked, "--mfu", "2%"]).output
     assert text.index("Check first") < text.index("by the step time alone") < text.index("What would explain")
@@ -299,3 +299,109 @@ def test_a_slow_run_is_not_explained_by_how_its_rate_is_counted() -> None:
     assert "slower than predicted" in told.output.splitlines()[0]
     assert "slower than predicted: the reported MFU" not in told.output
     assert "of what the step time says" in told.output
+
+
+FAST = [
+    "diagnose",
+    "llama-3.1-8b",
+    "dgx-h100",
+    "--gpus",
+    "64",
+    "--set",
+    "tp=4",
+    "--set",
+    "pp=2",
+    "--global-batch",
+    "512",
+]
+FAST_MOE = [
+    "diagnose", "qwen3-30b-a3b", "dgx-h100", "--gpus", "32", "--seq-len", "4096", "--global-batch", "256",
+    "--set", "tp=2", "--set", "ep=8", "--set", "recompute=full",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(FAST, "4 s"), (FAST_MOE, "8 s")])
+def test_a_run_faster_than_the_band_is_not_as_described(words: list[str], seconds: str) -> None:
+    facts = json.loads(RUNNER.invoke(app, [*words, "--measured", seconds, "--json"]).stdout)
+    assert facts["predicted_s"] > (1 + facts["band"]) * facts["measured_s"]
+    assert facts["faster_than_band"]
+    assert [cause["cause"] for cause in facts["causes"]] == ["not_as_described"]
+    text = " ".join(RUNNER.invoke(app, [*words, "--measured", seconds]).stdout.split())
+    assert text.startswith(
+        f"{facts['predicted_s'] / facts['measured_s']:.3g} times as fast as predicted, more than"
+    )
+    assert "check batch, sequence length, axes, model, units and convention" in text
+    assert "as fast as predicted (" not in text
+    assert "Measure next" not in text
+
+
+def test_what_takes_time_makes_no_run_faster() -> None:
+    """Within the band too; the band is that of `planner estimate`, so that both verbs say the same."""
+    usual = json.loads(RUNNER.invoke(app, ["estimate", *FAST[1:], "--json"]).stdout)["choices"][0]
+    band = usual["step_time"] / usual["step_time_low"] - 1
+    for by in (1.02, 0.98 * (1 + band), 1.02 * (1 + band)):
+        seconds = f"{usual['step_time'] / by:.4f} s"
+        facts = json.loads(RUNNER.invoke(app, [*FAST, "--measured", seconds, "--json"]).stdout)
+        assert facts["band"] == pytest.approx(band, rel=1e-3)
+        assert facts["faster_than_band"] == (by > 1 + band)
+        assert len(facts["causes"]) == 1
+    shown = " ".join(RUNNER.invoke(app, [*FAST, "--measured", seconds]).stdout.split())
+    assert "of one run in ten it is more than" in shown
+
+
+def test_a_fast_run_whose_reported_share_is_another_peaks_is_told_so() -> None:
+    """That costs no time, so that it may be beside anything."""
+    facts = json.loads(RUNNER.invoke(app, [*FAST, "--measured", "4 s", "--mfu", "42%", "--json"]).stdout)
+    assert {cause["cause"] for cause in facts["causes"]} == {"peak", "not_as_described"}
+    text = " ".join(RUNNER.invoke(app, [*FAST, "--measured", "4 s", "--mfu", "42%"]).stdout.split())
+    assert "else check batch" in text
+
+
+def test_a_near_tie_names_both() -> None:
+    from planner.report.diagnosis import diagnosis_document
+    from planner.report.text import render, terminal
+
+    base = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=8192, global_batch="128")
+    seen = observe(base, "20 s:tp=2")[0]
+    found = diagnose([Evidence(seen)])
+    real = [finding for finding in found.findings if finding.cause is not None]
+    for shares, said in (
+        ((0.37, 0.36), "probably either"),
+        ((0.37, 0.2), "probably"),
+        ((0.48, 0.47), "either"),
+    ):
+        two = tuple(replace(f, probability=p) for f, p in zip(real[:2], shares, strict=True))
+        text = " ".join(render(diagnosis_document(replace(found, findings=two), []), terminal()).split())
+        first, second = (f.cause.title for f in two if f.cause is not None)
+        assert f"slower than predicted: {said} {first}" in text
+        assert (f"; or {second}" in text) == ("either" in said)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [("half", ""), ("full", "which the step time is with causal attention counted in full"),
+     (1.25, "FLOPs are counted otherwise there")],
+)  # fmt: skip
+def test_a_logs_rate_that_is_not_its_step_times_is_remarked_on(
+    count: str | float, said: str, tmp_path: Path
+) -> None:
+    from planner.cost.mfu import MfuConvention
+
+    base = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=8192, global_batch="128")
+    seen = observe(base, "9 s:tp=2")[0]
+    full, half = (
+        model_flops(seen, kind) / 9 for kind in (MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF)
+    )
+    rate = {"half": half, "full": full}.get(str(count)) or float(count) * full
+    lines = [
+        f" iteration {i}/ 500 | consumed samples: {128 * i} | elapsed time per iteration (ms): 9000.0 | throughput "
+        f"per GPU (TFLOP/s/GPU): {rate / 1e12:.1f} | learning rate: 1E-05 | global batch size: 128 | lm loss: 1.1E+01 |"
+        for i in range(1, 31)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    words = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "16", "--global-batch", "128"]
+    told = RUNNER.invoke(app, [*words, "--run", f"{tmp_path / 'train.log'}:tp=2"])
+    assert told.exit_code == 0, told.output
+    text = " ".join(told.stdout.split())
+    assert ("TFLOP/s per device are reported" in text) == bool(said)
+    assert said in text

@@ -450,6 +450,17 @@ def test_optimizer_instances_are_shard_groups(tmp_path: Path) -> None:
     assert facts["axes"]["hsdp"] == 4  # type: ignore[index]
 
 
+@pytest.mark.parametrize("value", ["$(cat tp.txt)", "`cat tp.txt`"])
+def test_a_value_that_a_command_prints(tmp_path: Path, value: str) -> None:
+    direct = PLAIN.replace("--tensor-model-parallel-size=4", f"--tensor-model-parallel-size {value}")
+    by_name = f"TP={value}\n" + PLAIN.replace(
+        "--tensor-model-parallel-size=4", "--tensor-model-parallel-size $TP"
+    )
+    for text in (direct, by_name):
+        said = " ".join(refused(tmp_path, text, "run.sh").split())
+        assert "what a command prints is not known, since none is run" in said
+
+
 def test_a_value_that_no_file_sets(tmp_path: Path) -> None:
     text = PLAIN.replace("--tensor-model-parallel-size=4", "--tensor-model-parallel-size $TP")
     assert "no file given sets it" in refused(tmp_path, text, "run.sh")

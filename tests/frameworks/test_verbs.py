@@ -403,7 +403,7 @@ def test_an_unknown_option_beside_the_best_configuration(plan: Path, tmp_path: P
     done = runner.invoke(app, ["check", str(out), "--cluster", CLUSTER])
     assert done.exit_code == 1
     assert "unknown option: --frobnicate" in done.stdout
-    assert "the configuration is legal; fits" in done.stdout
+    assert "its degrees being legal; fits" in done.stdout
     assert "nothing better was found" in done.stdout
     assert "no configuration of this job was found" not in done.stdout
 

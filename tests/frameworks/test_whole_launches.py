@@ -219,6 +219,15 @@ FOREIGN = {
         "a.sh",
         "ray job submit -- python3 train.py --actor-num-nodes 1 --num-layers 2 --rollout-batch-size 32\n",
     ),
+    "Megatron-Bridge, a recipe in Python": (
+        "a.py",
+        "from megatron.bridge.recipes.llama import llama3_8b_pretrain_config\ncfg = llama3_8b_pretrain_config()\n"
+        "cfg.model.tensor_model_parallel_size = 2\n",
+    ),
+    "NeMo 2, a recipe in Python": (
+        "a.py",
+        "import nemo_run as run\nfrom nemo.collections import llm\nrecipe = llm.llama3_70b.pretrain_recipe(name='x')\n",
+    ),
     "ms-swift": ("a.sh", "megatron sft --tensor_model_parallel_size 2"),
 }
 
@@ -231,6 +240,22 @@ def test_launchers_that_are_not_read_are_named(tmp_path: Path, title: str) -> No
     code, out = check(file)
     assert code == 2
     assert f"a file of {title}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("title", [title for title in FOREIGN if "Python" in title])
+def test_python_is_not_run_and_what_to_give_instead_is_said(tmp_path: Path, title: str) -> None:
+    file, script = tmp_path / "a.py", tmp_path / "run.sh"
+    file.write_text(FOREIGN[title][1])
+    said = " ".join(check(file)[1].split())
+    assert "Python is not run" in said
+    assert "run_recipe.py" in said
+    script.write_text(
+        "python run_recipe.py --recipe llama31_8b_pretrain_config model.tensor_model_parallel_size=2"
+    )
+    words = ["--cluster", "dgx-h100", "--gpus", "8", "--json"]
+    facts = json.loads(runner.invoke(app, ["check", str(script), str(file), *words]).stdout)
+    assert facts["axes"]["tp"] == 2
+    assert any(title in note for note in facts["notes"])
 
 
 def test_what_a_foreign_file_names_is_read(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Do a run's step time and the MFU or FLOP rate reported of it speak of the same run?
 
 A way of counting explains a factor of two: peaks with sparsity, or of 8 bits for one of 16; attention counted whole is
-less. What is further apart is of another run or another job, and no cause can be told from it. Left out: which of the
-two is wrong.
+less. What is further apart is of another run or another job, and no cause can be told from it; what is nearer and yet
+not the same is remarked on. Left out: which of the two is wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_o
 from planner.cost.mfu import MfuConvention
 
 MOST_BETWEEN: Final = 2.5  # twice for another peak, the rest for other FLOPs and rounding
+SAME: Final = 0.03  # relative: rates of one run, its step times averaged
 
 
 @dataclass(frozen=True)
@@ -51,4 +52,24 @@ def contradiction(part: Evidence) -> Contradiction | None:
     job, devices = seen.problem.job, seen.problem.cluster.num_devices
     return Contradiction(
         seen.seconds, shown, ratio * shown, full, half, peak, devices, job.global_batch, job.seq_len
+    )
+
+
+def counted_otherwise(part: Evidence) -> str:
+    """What there is to say of a reported FLOP rate that is not the step time's; empty where it is, or is of another
+    run."""
+    ratio = reported_ratio(part)
+    if part.flops is None or ratio is None or abs(ratio - 1) <= SAME or contradiction(part) is not None:
+        return ""
+    full, half = (
+        model_flops(part.seen, kind) / part.seen.seconds
+        for kind in (MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF)
+    )
+    said = f"{part.flops / 1e12:.0f} TFLOP/s per device are reported, "
+    for rate, how in ((full, "in full"), (half, "at half")):
+        if abs(part.flops / rate - 1) <= SAME:
+            return f"{said}which the step time is with causal attention counted {how}"
+    return (
+        f"{said}and the step time means {half / 1e12:.0f} with causal attention counted at half, {full / 1e12:.0f} in "
+        "full: FLOPs are counted otherwise there, or batch, sequence length, model or devices are not as described"
     )

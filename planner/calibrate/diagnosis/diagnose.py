@@ -15,6 +15,8 @@ from itertools import product
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
+from planner.calibrate.correction.shrinkage import HOLDS_80
+from planner.calibrate.coverage import band_shown
 from planner.calibrate.diagnosis.causes import Cause
 from planner.calibrate.diagnosis.causes_elsewhere import causes_on
 from planner.calibrate.diagnosis.hypotheses import (
@@ -61,7 +63,8 @@ class Finding:
 class Diagnosis:
     """`findings` from the most to the least probable; `together`: the likeliest two causes at once and the
     probability that it is two; `measured`, `predicted`: the first run's step [s]; `beyond`: what the first run, as
-    described, needs more than its device has, 0 within the error of that [bytes]."""
+    described, needs more than its device has, 0 within the error of that [bytes]; `band`: error of the first run's
+    prediction that four of five runs stay within [1]; `job`: the first run as described."""
 
     findings: tuple[Finding, ...]
     together: tuple[Cause, Cause] | None
@@ -71,22 +74,33 @@ class Diagnosis:
     flops: float
     peak: float
     beyond: float
+    band: float
+    job: Observation
 
     @property
     def gap(self) -> float:
         """Measured over predicted time, less 1."""
         return self.measured / self.predicted - 1
 
+    @property
+    def too_fast(self) -> bool:
+        """Is the first run faster than the error of its prediction allows?"""
+        return self.predicted > (1 + self.band) * self.measured
+
 
 def diagnose(evidence: Sequence[Evidence], marks: frozenset[str] = frozenset()) -> Diagnosis:
-    """What explains the gap of the first run, and of the others of the same machine. Raises `PlannerError`."""
+    """What explains the gap of the first run, and of the others of the same machine. Raises `PlannerError`.
+
+    Where no run is slower than predicted, nothing that takes time is a cause: what is reported of it alone may be.
+    """
     evidence = with_widths(evidence)
     usual = [predicted_cost(part.seen.problem, part.seen.config) for part in evidence]
     reported = any(part.mfu or part.flops for part in evidence)
+    slower = any(part.seen.seconds > told.seconds for part, told in zip(evidence, usual, strict=True))
     causes = causes_on(evidence[0].seen.problem.cluster.accelerator.architecture)
     possible = [
         cause for cause in causes
-        if any(cause.needs(part.seen) for part in evidence) and (reported or not cause.reported)
+        if any(cause.needs(part.seen) for part in evidence) and (reported if cause.reported else slower)
     ]  # fmt: skip
 
     costs = Costs()
@@ -101,7 +115,7 @@ def diagnose(evidence: Sequence[Evidence], marks: frozenset[str] = frozenset()) 
             found for parts in _pairs(tried, possible, marks)
             if (found := explained(parts, evidence, usual, costs)) is not None
         ]  # fmt: skip
-    return _ranked(tried, causes, evidence[0].seen, usual[0], costs, marks)
+    return _ranked(tried, causes, evidence[0], usual[0], costs, marks)
 
 
 def weight_of(cause: Cause, marks: frozenset[str]) -> float:
@@ -157,25 +171,26 @@ def _pairs(tried: Sequence[Explained], possible: Sequence[Cause], marks: frozens
 def _ranked(
     tried: Sequence[Explained],
     causes: Sequence[Cause],
-    first: Observation,
+    part: Evidence,
     usual: Told,
     costs: Costs,
     marks: frozenset[str],
 ) -> Diagnosis:
-    """Causes by the probability of all hypotheses that they are in."""
+    """Causes by the probability of all hypotheses that they are in. `part`: the first run."""
+    first = part.seen
     beliefs = [belief(part, marks) for part in tried]
     norm = _log_sum(beliefs)
     shares: dict[str, float] = defaultdict(float)
     likeliest: dict[str, tuple[float, Explained]] = {}
     pairs: dict[tuple[str, str], float] = defaultdict(float)
-    for value, part in zip(beliefs, tried, strict=True):
+    for value, found in zip(beliefs, tried, strict=True):
         share = math.exp(value - norm)
-        for name in [cause.name for cause, _ in part.parts] or [""]:
+        for name in [cause.name for cause, _ in found.parts] or [""]:
             shares[name] += share
             if name not in likeliest or value > likeliest[name][0]:
-                likeliest[name] = value, part
-        if len(part.parts) == 2:
-            pairs[part.parts[0][0].name, part.parts[1][0].name] += share
+                likeliest[name] = value, found
+        if len(found.parts) == 2:
+            pairs[found.parts[0][0].name, found.parts[1][0].name] += share
     findings = [Finding(None, shares[""], 0.0, 0.0, 0.0, ())]
     for cause in (cause for cause in causes if cause.name in shares):
         severity = next(s for c, s in likeliest[cause.name][1].parts if c is cause)
@@ -198,6 +213,8 @@ def _ranked(
         flops=model_flops(first, MfuConvention.CAUSAL_HALF),
         peak=peak_of(first),
         beyond=_beyond(first, usual),
+        band=math.expm1(HOLDS_80 * part.width) if part.width else band_shown(first.problem),
+        job=first,
     )
 
 

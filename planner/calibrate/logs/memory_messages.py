@@ -6,6 +6,7 @@ Sizes become bytes. Left out: what they mean for a configuration (`diagnosis/exp
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +31,7 @@ class MemoryLine:
 class OutOfMemory:
     """A message of a device without memory left [bytes]. `in_use`: by this process, allocator or not; `unallocated`:
     reserved by the allocator and unused; `private`: pools of CUDA graphs; `program`: what a program needs in all that
-    XLA did not compile for want of memory."""
+    XLA did not compile for want of memory; `others`: in use by all other processes."""
 
     rank: int | None
     tried: float
@@ -56,6 +57,12 @@ def _find(pattern: str, text: str) -> float | None:
     return _bytes(match[1], match[2])
 
 
+def _all(pattern: str, text: str) -> list[float]:
+    found = re.findall(pattern.replace("SIZE", _SIZE), text, re.IGNORECASE)
+    return [_bytes(number, unit) for number, unit in found if len(number) <= 20]
+
+
+_ROUNDED: Final = 0.005  # relative: sizes with two decimals
 _MEGATRON: Final = re.compile(
     r"memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) \| (?:reserved|cached): ([\d.]+) \| "
     r"max (?:reserved|cached): ([\d.]+)(?: \| total device memory used: ([\d.]+))?"
@@ -131,15 +138,38 @@ def out_of_memory(message: str, rank: int | None = None) -> OutOfMemory | None:
     total = _find(r"total capacity of SIZE", text) or _find(r"SIZE total capacity", text)
     free = _find(r"of which SIZE is free", text)
     in_use = _find(r"this process has SIZE memory in use", text)
+    others = _all(r"(?<!this )Process \d+ has SIZE memory in use", text)
+    if free is None:
+        free = _find(r"SIZE free", text)
+    if in_use is None:
+        own = _own_of(others, total, free, reserved)
+        in_use = None if own is None else others.pop(own)
     return OutOfMemory(
         rank=rank,
         tried=tried,
         total=total,
-        free=free if free is not None else _find(r"SIZE free", text),
+        free=free,
         in_use=in_use,
         allocated=allocated,
         reserved=reserved,
         unallocated=unallocated,
         private=_find(r"with SIZE allocated in private pools", text),
-        others=_find(r"(?<!this )Process \d+ has SIZE memory in use", text),
+        others=sum(others) if others else None,
     )
+
+
+def _own_of(
+    processes: Sequence[float], total: float | None, free: float | None, reserved: float | None
+) -> int | None:
+    """Which of the processes that a message names is the run's own; None where all may be others.
+
+    In a container the driver knows the process by another number than it does itself, so that none is "this process".
+    It is among those named if they and what PyTorch reserved were more than is in use on the device, and then it is the
+    smallest that holds what is reserved.
+    """
+    if total is None or reserved is None:
+        return None
+    holding = [i for i, size in enumerate(processes) if size >= reserved * (1 - _ROUNDED)]
+    if not holding or sum(processes) + reserved <= (total - (free or 0.0)) * (1 + _ROUNDED):
+        return None
+    return min(holding, key=lambda i: processes[i])

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.frameworks.accelerate.parse import FP8_BACKENDS, PRECISIONS, VERSION, parse, recognizes
+from planner.frameworks.accelerate.parse import (
+    FP8_BACKENDS,
+    PRECISIONS,
+    VERSION,
+    is_fsdp_2,
+    parse,
+    recognizes,
+)
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
@@ -269,5 +276,6 @@ ACCELERATE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
+    same_words=is_fsdp_2,
     stacks=("fsdp",),
 )

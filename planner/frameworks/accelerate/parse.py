@@ -47,6 +47,7 @@ _STRATEGIES: Final = {
     "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
 }  # fmt: skip
 
+_SECTIONS: Final = {"fsdp_config": "FSDP", "deepspeed_config": "DEEPSPEED"}  # -> the type whose they are
 _LAUNCHED: Final = re.compile(r"\baccelerate(?:\s+|\.commands\.)launch\b")
 # words of `accelerate launch` -> the setting (commands/launch.py launch_command_parser)
 _TYPES: Final = {
@@ -91,14 +92,21 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         ds, notes = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
     zero, hsdp, offload = _states(s, ds, kind, devices, cp)
     trainer = trainer_of(words)
-    full = s.flag("fsdp_config.fsdp_activation_checkpointing") or trainer.recompute or "recompute" in words
+    # of the sections only that of what runs counts (commands/launch.py _validate_launch_command, utils/launch.py)
+    recomputes = kind == "FSDP" and s.flag("fsdp_config.fsdp_activation_checkpointing")
+    full = recomputes or trainer.recompute or "recompute" in words
+    notes += [
+        f"Accelerate passes over {section}: distributed_type is {kind}, not {owner}"
+        for section, owner in _SECTIONS.items()
+        if kind != owner and document.get(section)
+    ]
     axes = {
         "tp": tp, "cp": cp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
         "recompute": int(Recompute.FULL if full else Recompute.NONE), "offload": offload,
     }  # fmt: skip
     dp = None if devices is None else max(devices // (tp * cp), 1)
     axes |= {"dp": dp} if dp is not None else {}
-    numbers = _numbers(words, trainer, s, ds)
+    numbers = _numbers(words, trainer, s if kind == "DEEPSPEED" else Settings({}, ""), ds)
     axes |= {"num_microbatches": numbers["accumulate"]} if "accumulate" in numbers else {}
     batch = None
     if "micro-batch" in numbers:
@@ -381,3 +389,11 @@ def recognizes(name: str, text: str) -> bool:
     if is_trainer_yaml(name, text):
         return not names_deepspeed(name, text)
     return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)
+
+
+def is_fsdp_2(name: str, text: str) -> bool:
+    """Is it a YAML of Accelerate with settings of FSDP 2, whose words are others than those of FSDP 1, or with none?"""
+    if is_trainer_yaml(name, text) or "distributed_type:" not in text:
+        return False
+    section = _prefixed(load_settings(text, name)).get("fsdp_config")
+    return not section or str(section.get("fsdp_version")) == "2"

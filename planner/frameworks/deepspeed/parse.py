@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.catalog.stack_options import FLASH_ATTENTION_3, PURE_BF16
-from planner.errors import InputError
+from planner.errors import FileInputError, InputError
 from planner.frameworks.deepspeed.names import HOSTFILE, PIPELINE, PURE_SETTINGS, VERSION
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -123,6 +123,7 @@ def _batch(s: Settings, dp: int | None, tp: int) -> tuple[int | None, int | None
     """
     micro = s.count("train_micro_batch_size_per_gpu", 1) if s.has("train_micro_batch_size_per_gpu") else None
     batch = max(s.count("train_batch_size", 1) // tp, 1) if s.has("train_batch_size") else None
+    _require_product(s)
     accumulated, accumulates = s.count("gradient_accumulation_steps", 1), s.has("gradient_accumulation_steps")
     if micro is None and dp is None and batch is not None:
         return None, batch, {"num_microbatches": accumulated}
@@ -136,6 +137,19 @@ def _batch(s: Settings, dp: int | None, tp: int) -> tuple[int | None, int | None
     if batch is None and accumulates:
         return None, None, {"micro_batch": micro, "num_microbatches": accumulated}
     return None, batch, {"micro_batch": micro}
+
+
+def _require_product(s: Settings) -> None:
+    """Raise `FileInputError` where no number of ranks makes the batch the product that DeepSpeed asserts."""
+    whole, *parts = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+    if not all(s.has(name) for name in (whole, *parts)):
+        return
+    batch, micro, accumulated = (s.count(name, 1) for name in (whole, *parts))
+    if batch % (micro * accumulated):
+        must = f"must be {micro} x {accumulated} x N: {' x '.join(parts)} x the number of data-parallel ranks"
+        raise FileInputError(
+            s.file, must, str(batch), "change one of the three, or leave one out", field=whole
+        )
 
 
 def _offload(s: Settings) -> int:

@@ -33,7 +33,7 @@ class Arguments:
         try:
             value = int(text)
         except ValueError:
-            how = how_to_set(text) if "$" in text else "write the number itself"
+            how = how_to_set(text) if set("$`") & set(text) else "write the number itself"
             raise InputError(f"{name} must be a whole number", text[:80], how) from None
         if abs(value) > MOST:
             raise InputError(f"{name} must be at most {MOST:,}", text[:80], "correct the value")
@@ -47,7 +47,7 @@ class Arguments:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            how = how_to_set(text) if "$" in text else "write the number itself"
+            how = how_to_set(text) if set("$`") & set(text) else "write the number itself"
             raise InputError(f"{name} must be a number", text[:80], how)
         return value
 

@@ -82,7 +82,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     script = Script().follow(text)
     require_gpt(script.words, names)
     full_queries = _normed_full_queries(arguments)
-    version = _version(names, NORMS_FULL_QUERIES if full_queries else frozenset())
+    releases = _releases(names, NORMS_FULL_QUERIES if full_queries else frozenset())
+    version = releases[-1] if releases else VERSION
     accept(arguments, version)
     accept_narrow_parameters(arguments)
     connections = _connections(variables, text, preset)
@@ -108,6 +109,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     return ParsedConfig(
         framework="megatron",
         version=version,
+        releases=releases,
         axes=axes,
         devices=devices,
         seq_len=arguments.positive("--seq-length", 1) if arguments.has("--seq-length") else None,
@@ -229,12 +231,10 @@ def _normed_full_queries(a: Arguments) -> bool:
     return latent and not a.count("--q-lora-rank", 0)
 
 
-def _version(names: set[str], wrong: frozenset[str]) -> str:
-    """The newest release that has every option and is not wrong for the model; the newest of all where none is."""
-    for version in reversed(table_releases("megatron")):
-        if version not in wrong and has_options("megatron", version, names):
-            return version
-    return VERSION
+def _releases(names: set[str], wrong: frozenset[str]) -> tuple[str, ...]:
+    """The releases that have every option and are not wrong for the model, oldest first."""
+    found = (release for release in table_releases("megatron") if release not in wrong)
+    return tuple(release for release in found if has_options("megatron", release, names))
 
 
 def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> int | None:

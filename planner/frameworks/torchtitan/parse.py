@@ -5,6 +5,7 @@ Left out: Python configurations other than the one that the export writes.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,6 +30,7 @@ from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 _EAGER, _FITTED = "torchtitan-2026-eager", "torchtitan-2024"
 _FITTED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)
+_MISSPELT = 0.9  # of letters in common
 # configurations of 0.3.0 with compiled models: models/llama3/config_registry.py, models/qwen3/config_registry.py
 _COMPILED = re.compile("405b|nvfp4|mxfp8")
 
@@ -76,10 +78,17 @@ def _of_0_2(said: Mapping[str, Any], file: str, devices: int | None) -> ParsedCo
     said, older = with_new_names(said)
     unknown = unknown_options("torchtitan", TOML, said)
     if older and unknown:
-        names = [name for name in (option.split(" ")[0] for option in unknown) if name != ACCUMULATION]
+        names = [_perhaps_misspelt(option.split(" ")[0]) for option in unknown]
+        names = [name for name in names if name != ACCUMULATION]
         older, unknown = (*older, *([f"not of 0.2.2, passed over: {', '.join(names)}"] if names else [])), ()
     parsed = _parsed(Settings(said, file), TOML, devices, unknown)
     return replace(parsed, notes=(*parsed.notes, *older))
+
+
+def _perhaps_misspelt(name: str) -> str:
+    """A setting that 0.2.2 does not have, with one that it has where a letter or two are all that differs."""
+    near = difflib.get_close_matches(name, option_table("torchtitan", TOML), n=1, cutoff=_MISSPELT)
+    return f"{name} (nearest: {near[0]})" if near else name
 
 
 def _words(scripts: Iterable[str]) -> tuple[dict[str, str], list[str]]:
@@ -128,6 +137,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         must = "data_parallel_shard_degree must be a number where there are replicas"
         raise InputError(must, "-1", "write the number, or give the torchrun script too")
     model, shipped_precision = _model(s, version)
+    strange = _unknown_flavor(s, version) if model is None else ""
     dp = replicate * shard if known else 1
     # without a pipeline the schedule that is named does not run
     schedule, looped = _schedule(s) if pp > 1 else (Schedule.ONE_F_ONE_B, False)
@@ -179,9 +189,10 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         global_batch=batch,
         precision=FLOAT8 if fp8 else Precision.FP32 if fp32 else shipped_precision or Precision.BF16,
         model=model,
+        missing=strange,
         layers=chunks,
         unknown=unknown,
-        notes=notes,
+        notes=(*notes, *((strange,) if strange else ())),
         cross_entropy=_loss(s, version, tp),
         param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
@@ -233,6 +244,15 @@ def _model(s: Settings, version: str) -> tuple[ModelSpec | None, Precision | Non
     found = (name for name, m in MODELS.items() if m.toml_flavor and (m.family, m.toml_flavor) == said)
     name = next(found, "")
     return (load_model(name) if name else None), None
+
+
+def _unknown_flavor(s: Settings, version: str) -> str:
+    """The flavor that a TOML file names and planner does not know of its family; empty where none is."""
+    family, flavor = s.text("model.name", ""), s.text("model.flavor", "")
+    known = {m.toml_flavor for m in MODELS.values() if m.family == family and m.toml_flavor}
+    if version != TOML or not flavor or not known:
+        return ""
+    return f"model.flavor {flavor[:40]}: of {family} planner knows {', '.join(sorted(known))}"
 
 
 def _float8(s: Settings, version: str, sharded: bool) -> tuple[bool | None, tuple[str, ...], tuple[str, ...]]:

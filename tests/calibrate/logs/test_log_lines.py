@@ -199,3 +199,38 @@ def test_jax_on_gpus_says_what_it_tried(words: str) -> None:
     assert found is not None
     assert found.tried == 16 * GIB
     assert found.program is None
+
+
+OOM_CONTAINER = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.11 GiB "
+    "of which {free} GiB is free. {processes} Of the allocated memory {allocated} GiB is allocated by PyTorch, and "
+    "4.50 GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "free", "allocated", "own", "others"),
+    [
+        (
+            (77.89,),
+            1.21,
+            70.12,
+            77.89,
+            None,
+        ),  # more than the device holds, with what PyTorch reserved: it is the run
+        ((50.0, 27.0), 2.11, 20.5, 27.0, 50.0),
+        ((27.0, 50.0), 2.11, 20.5, 27.0, 50.0),
+        ((50.0,), 2.11, 20.5, None, 50.0),  # both go in: it is another's
+        ((30.0, 20.0), 2.11, 20.5, None, 50.0),
+    ],
+)
+def test_in_a_container_the_run_is_the_process_that_makes_the_sum_too_large(
+    sizes: tuple[float, ...], free: float, allocated: float, own: float | None, others: float | None
+) -> None:
+    processes = " ".join(
+        f"Process {i} has {size:.2f} GiB memory in use." for i, size in enumerate(sizes, 123)
+    )
+    found = out_of_memory(OOM_CONTAINER.format(free=free, processes=processes, allocated=allocated))
+    assert found is not None
+    shown = [None if size is None else round(size / GIB, 2) for size in (found.in_use, found.others)]
+    assert shown == [own, others]
