@@ -94,3 +94,10 @@ def test_a_program_larger_than_the_device(tmp_path: Path) -> None:
     assert "needed by the program 63.8 GiB" in text
     assert "the program needs 63.8 GiB" in text
     assert "PyTorch" not in text
+
+
+@pytest.mark.parametrize("unit", ["chip", "GPU", "device", "tpu", "HPU"])
+def test_a_rate_of_a_device_is_read_whatever_it_is_called(unit: str) -> None:
+    request = Request("llama-3.1-8b", "tpu-v6e", gpus=64, seq_len=4096, global_batch="512")
+    run = observe(request, f"8000 tokens/s/{unit}:zero=3")[0]
+    assert run.seconds == pytest.approx(512 * 4096 / 8000 / 64)

@@ -114,3 +114,27 @@ def test_pages_of_several_answers(verb: str, tmp_path: Path) -> None:
     assert not re.search(r"\bGPUs?\b", OF_GPUS.sub("", body))
     if verb == "size":
         assert "How many chips should it take?" in body
+
+
+@pytest.mark.parametrize(
+    ("cluster", "has", "lacks"),
+    [
+        ("tpu-v6e", ("tpu-info",), ("context", "nvidia", "cuda")),
+        ("mi300x", ("rocm-smi", "hip context"), ("nvidia", "cuda context")),
+        ("dgx-h100", ("nvidia-smi", "cuda context"), ("rocm",)),
+    ],
+)
+def test_the_memory_is_told_in_the_vendors_words(
+    cluster: str, has: tuple[str, ...], lacks: tuple[str, ...]
+) -> None:
+    words = ["estimate", "llama-3.2-1b", cluster, "--gpus", "16", "--seq-len", "2048", "--memory"]
+    text = said(*words).partition(" Assumed ")[0]
+    assert all(word in text for word in has)
+    assert not [word for word in lacks if word in text]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "library"), [("mi300x", "RCCL"), ("gaudi3", "HCCL"), ("dgx-h100", "NCCL")]
+)
+def test_buffers_are_of_the_vendors_library(cluster: str, library: str) -> None:
+    assert f"buffers registered with {library}," in said("estimate", "llama-3.2-1b", cluster, "--gpus", "8")
