@@ -96,9 +96,7 @@ def test_a_bucket_that_nothing_runs_beside_needs_no_second_one() -> None:
 
 def test_settings_of_deepspeed_change_no_other_engine() -> None:
     parsed = parse(files(3, reduce_bucket_size=2e8))
-    problem, said = problem_of(
-        parsed, framework("deepspeed"), "1x8 h100", 8, "llama-3.1-8b", "hai-llm-2024"
-    )
+    problem, said = problem_of(parsed, framework("deepspeed"), "1x8 h100", 8, "llama-3.1-8b", "hai-llm-2024")
     assert problem.stack.states.bucket_elements == 0.0
     assert not any("reduce_bucket_size" in line for line in said)
     assert StackSetting("reduce_bucket_size", "states", "bucket_elements", 2e8) in parsed.stack_settings
