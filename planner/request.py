@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions
-from planner.catalog.load_stacks import default_stack, stack_to_plan
+from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.stack_options import idle_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
@@ -151,6 +151,7 @@ def resolve(
         runner.require_recipe(precision)
     assumed += idle_options(stack, precision, model)
     require_recipe(stack, cluster.accelerator, precision)
+    require_release(stack, precision)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     imbalance, replicas = _expert_imbalance(request, model, assumed)
     job = Job(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.docs_output import DOCS
+from planner.estimate import make_estimate
+from planner.request import Request
 from planner.space.restriction import value_text
 from planner.spec.config import ContextKind
 from planner.spec.planfile import Plan
@@ -55,6 +57,17 @@ def resolved(path: str) -> dict[str, Any]:
         inner = next((option["$ref"] for option in options if "$ref" in option), None)
         part = SCHEMA["$defs"][inner.rpartition("/")[2]] if inner else field
     return part
+
+
+def test_a_log_can_show_more_than_the_peak() -> None:
+    """torchtitan logs reserved memory, blocks that are free included: the peak is not all that is in use."""
+    asked = Request("llama-3.1-8b", "dgx-h100", 16, 8192, "64", stack="torchtitan-2024")
+    memory = make_estimate(asked).choices[0].memory
+    assert memory.logged > memory.peak
+    (row,) = re.findall(r"^\| `choices\[\]\.memory\.peak` \|.*$", PAGE, re.MULTILINE)
+    assert "left out" in row
+    assert "memory.logged" in row
+    assert "all that is in use" not in PAGE
 
 
 @pytest.mark.parametrize("path", re.findall(r"`((?:choices|subject)[\w.\[\]]*)`", PAGE))

@@ -13,9 +13,18 @@ import yaml
 from pydantic import ValidationError
 
 from planner.catalog.stack_options import SEPARATOR, with_options
-from planner.errors import FileInputError, InputError, UnknownNameError, field_given, field_must, sort_of
+from planner.errors import (
+    FileInputError,
+    InputError,
+    UnknownNameError,
+    UnsupportedError,
+    field_given,
+    field_must,
+    sort_of,
+)
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.compiled_devices import runs_on
+from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -68,6 +77,21 @@ def default_stack(chip: Accelerator) -> str:
         return DEFAULT_STACK
     fitting = [stack for stack in map(load_stack, stacks_to_plan()) if runs_on(stack, chip)]
     return max(fitting, key=lambda stack: stack.released).name
+
+
+def require_release(stack: Stack, precision: Precision) -> None:
+    """Raise `UnsupportedError` for a recipe that the stack's release lacks, with the newest stack that has it: of the
+    same framework, else the default."""
+    if precision not in stack.limits.no_recipes:
+        return
+    others = [load_stack(name) for name in stacks_to_plan()]
+    same = [s for s in others if s.framework == stack.framework and precision not in s.limits.no_recipes]
+    newest = max(same, key=lambda other: other.released, default=load_stack(DEFAULT_STACK))
+    raise UnsupportedError(
+        f"{stack.name} must have the recipe {precision}",
+        f"software of {stack.released}, which lacks it",
+        f"choose a newer stack, as --stack {newest.name}, or another precision, as bf16",
+    )
 
 
 def is_shipped(name: str) -> bool:

@@ -174,7 +174,7 @@ def problem_of(
 ) -> tuple[Problem, list[str]]:
     """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
     from planner.catalog.load_overlay import load_overlay
-    from planner.catalog.load_stacks import stack_to_plan
+    from planner.catalog.load_stacks import require_release, stack_to_plan
     from planner.spec.job import Job, Optimizer
     from planner.spec.load_model import load_model
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe, with_device_kernels
@@ -233,6 +233,7 @@ def problem_of(
         _require_own(software, framework, stack_to_plan(newest))
     software = _with_options(software, options, parsed, said)
     require_recipe(software, hardware.accelerator, job.precision)
+    require_release(software, job.precision)
     software = _with_settings(software, parsed, spec, said)
     if name is None:
         said.append(f"stack {software.name}")

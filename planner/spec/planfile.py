@@ -160,13 +160,19 @@ class StageMemory(Record):
 class Memory(Record):
     """Peak memory of the device that needs most: the binding stage in its binding phase."""
 
-    peak: float = Field(ge=0, description="all of the device's memory in use, the sum of `terms` [bytes]")
+    peak: float = Field(
+        ge=0,
+        description="what the device must hold at once, the sum of `terms`: free blocks that PyTorch returns when "
+        "memory is short are left out [bytes]",
+    )
     stage: int = Field(ge=0, description="the binding pipeline rank [1]")
     stages: int = Field(ge=1, description="pipeline ranks [1]")
     phase: str = Field(description="the binding phase of a step")
     limit: float = Field(gt=0, description="what may be used: capacity less the headroom asked for [bytes]")
     verdict: MemoryVerdict
-    logged: float = Field(ge=0, description="the peak that this stack's log line shows [bytes]")
+    logged: float = Field(
+        ge=0, description="the peak that this stack's log line shows; may exceed `peak` [bytes]"
+    )
     terms: dict[str, float] = Field(description="part -> bytes, of the binding stage and phase [bytes]")
     per_stage: tuple[StageMemory, ...] = ()
     host: dict[str, float] = Field(

@@ -12,13 +12,15 @@ from planner.catalog.load_stacks import (
     EXTENDED_BAND,
     load_stack,
     read_stack,
+    require_release,
     stack_names,
     stack_to_plan,
     stacks_to_plan,
 )
-from planner.errors import FileInputError, InputError, UnknownNameError
+from planner.errors import FileInputError, InputError, UnknownNameError, UnsupportedError
 from planner.request import Request, resolve
 from planner.spec.machine.load_cluster import accelerator_names
+from planner.spec.precision import Precision
 from planner.spec.stack import UNLIKE_BAND
 from planner.spec.stack.kinds import AttentionKernel
 
@@ -150,3 +152,39 @@ def test_options_that_change_nothing_under_a_recipe_are_told() -> None:
         "fp8_cs": ["+fp4-param-gather changes nothing under fp8_cs"],
         "nvfp4": ["+no-fp8-param-gather changes nothing under nvfp4"],
     }
+
+
+@pytest.mark.parametrize(
+    ("stack", "has", "lacks", "newest"),
+    [
+        ("megatron-2026", "bf16 fp8 fp8_cs fp8_mx fp8_blockwise nvfp4", "", ""),
+        ("megatron-2025", "bf16 fp8 fp8_cs fp8_mx fp8_blockwise", "nvfp4", "megatron-2026"),
+        (
+            "megatron-2024+fp8-param-gather",
+            "bf16 fp16 fp8",
+            "fp8_cs fp8_mx fp8_blockwise nvfp4",
+            "megatron-2026",
+        ),
+        ("megatron-2022", "bf16 fp16", "fp8 fp8_mx nvfp4", "megatron-2026"),
+        ("megatron-2021", "bf16 fp16", "fp8 fp8_mx nvfp4", "megatron-2026"),
+        ("megatron-deepspeed-2022", "bf16 fp16", "fp8 fp8_mx nvfp4", DEFAULT_STACK),
+        ("torchtitan-2024", "bf16 fp8_cs", "fp8_mx nvfp4", "torchtitan-2026"),
+        ("llm-foundry-2023", "bf16 fp8", "fp8_mx nvfp4", DEFAULT_STACK),
+        ("hai-llm-2024", "bf16 fp8 fp8_blockwise", "fp8_mx nvfp4", DEFAULT_STACK),
+    ],
+)
+def test_a_release_has_the_recipes_of_its_time(stack: str, has: str, lacks: str, newest: str) -> None:
+    """Megatron-Core's CHANGELOG.md: --fp8-recipe came with 0.12, in 2025; before, delayed scaling alone."""
+    for name in has.split():
+        require_release(load_stack(stack), Precision(name))
+    for name in lacks.split():
+        with pytest.raises(UnsupportedError, match=rf"must have the recipe {name}\n") as refused:
+            require_release(load_stack(stack), Precision(name))
+        assert f"--stack {newest}," in refused.value.hint
+
+
+def test_a_plan_on_an_older_release_is_refused_in_newer_recipes() -> None:
+    asked = Request("llama-3.1-8b", "1x8 b200", seq_len=4096, global_batch="64", stack="megatron-2024")
+    resolve(replace(asked, precision="fp8"))
+    with pytest.raises(UnsupportedError, match="software of 2024-11"):
+        resolve(replace(asked, precision="nvfp4"))

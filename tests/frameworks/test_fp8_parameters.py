@@ -56,8 +56,6 @@ def test_not_without_masters_to_cast_from() -> None:
     [
         ("megatron-2026", {}, True),
         ("megatron-2026+no-fp4-param-gather", {}, False),
-        ("megatron-2025", {}, False),
-        ("megatron-2025+fp4-param-gather", {}, True),
         ("megatron-2026", {"zero": 0}, False),
         ("megatron-2026", {"offload": 1}, False),
     ],

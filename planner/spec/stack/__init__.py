@@ -75,6 +75,9 @@ class Limits(Section):
     )
     selective_recompute: tuple[str, ...] = ("core_attn",)
     recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
+    no_recipes: tuple[Precision, ...] = Field(
+        (), description="precisions that this release came before, or whose library it does not have"
+    )
     kv_heads_below_tp: bool = True
     moe_needs_sp: bool = False
     pads_vocabulary: int = Field(
