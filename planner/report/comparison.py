@@ -179,7 +179,7 @@ def _assumptions(comparison: Comparison) -> tuple[str, ...]:
     single = [
         f"{cluster}: {line}" for cluster, plan in plans for line in plan.assumptions if line not in common
     ]
-    return (*common, *single, _FIXED)
+    return (*common, *single, *([_FIXED] if comparison.tokens is not None else []))
 
 
 _FIXED = (
