@@ -20,7 +20,7 @@ from planner.frameworks import explicit_splits
 from planner.reasons import confidence_of
 from planner.request import cost_model
 from planner.rivals import rivals
-from planner.solve.pareto import ParetoFront
+from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Enumeration, Removed
@@ -166,6 +166,8 @@ class Answerer:
             objective=objective,
             compared=("peak memory" if objective is Objective.HEADROOM else "step times")
             + " of all candidates with the stack's default layer split"
+            + f"; the fastest within {format_capacity(NEAR_MOST_ROOM * self.limit)} of the most free memory"
+            * (objective is Objective.HEADROOM)
             + (
                 f"; the top {len(splits.best)} also over all splits and numbers of recomputed layers" * told
                 if splits

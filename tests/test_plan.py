@@ -299,7 +299,10 @@ def test_objectives() -> None:
     roomy = make_plan(replace(SMALL, objective="headroom"))
     fast = make_plan(SMALL)
     assert roomy.choices[0].memory.peak < fast.choices[0].memory.peak
-    assert roomy.choices[0].memory.peak / 2**30 == pytest.approx(fast.pareto[-1].peak_mem_gib)
+    least = fast.pareto[-1].peak_mem_gib
+    assert (
+        least <= roomy.choices[0].memory.peak / 2**30 <= least + 0.01 * roomy.choices[0].memory.limit / 2**30
+    )
     few = plan_with_size(replace(SMALL, gpus=None, objective="gpus", cluster="4x8 h100 400G-ib"))
     assert few.found
     assert few.subject.cluster.devices <= 16

@@ -307,6 +307,15 @@ def precise_time(seconds: float) -> str:
     return f"{value:,.{decimals}f} {unit}"
 
 
+def against_first(choices: Sequence[Choice]) -> tuple[str, tuple[str, ...]]:
+    """Head and cells of a column that compares step times with the first's: how much slower, or with a sign where
+    some are faster."""
+    shares = [round(100 * (choice.step_time / choices[0].step_time - 1), 1) + 0.0 for choice in choices]
+    signed = min(shares) < 0
+    cells = [f"{share:+.1f} %" if signed else f"{max(share, 0.0):.1f} %" for share in shares[1:]]
+    return "vs #1" if signed else "slower", ("", *cells)
+
+
 def aligned_time(seconds: float, largest: float) -> str:
     """A time in the unit of the largest of its column, with as many decimals as all others there."""
     return f"{seconds:,.3f} s" if largest >= 1 else f"{seconds * 1e3:,.1f} ms"

@@ -164,7 +164,7 @@ def _figures(choice: Choice) -> RenderableType:
     return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice))
 
 
-_FIGURE_HEADS = ("step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory")
+_FIGURE_HEADS = ("step", "", "tok/s/GPU", "MFU %", "GiB", "memory")
 _FEWER, _FEWEST = (0, 1, 2, 4, 5), (0, 1, 4, 5)  # figures kept in narrower tables
 
 
@@ -172,14 +172,15 @@ def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
     """The configurations by axis; where that is too wide, each as a line of text beside fewer figures."""
     grid = facts.configuration_grid(choices)
     figures = _choice_figures(choices)
+    figure_heads = tuple(head or facts.against_first(choices)[0] for head in _FIGURE_HEADS)
     common = [prose(f"all with {grid.common}")] if grid.common else []
     tables: list[RenderableType] = []
     for kept, gap in ((range(len(_FIGURE_HEADS)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
-        heads: tuple[str, ...] = (*grid.axes, *(_FIGURE_HEADS[i] for i in kept))
+        heads: tuple[str, ...] = (*grid.axes, *(figure_heads[i] for i in kept))
         tables.append(Group(*common, _numbered(heads, rows, gap)))
     rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
-    heads = (*(_FIGURE_HEADS[i] for i in _FEWEST), "configuration")
+    heads = (*(figure_heads[i] for i in _FEWEST), "configuration")
     return [Fitting((*tables, _numbered(heads, rows, 1)))]
 
 
@@ -197,11 +198,11 @@ def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> 
 
 
 def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
-    best, slowest = choices[0].step_time, max(choice.step_time for choice in choices)
+    slowest, against = max(choice.step_time for choice in choices), facts.against_first(choices)[1]
     return [
         (
             facts.aligned_time(choice.step_time, slowest),
-            f"{100 * max(choice.step_time / best - 1, 0):.1f} %" if index else "",
+            against[index],
             f"{choice.tokens_per_second_per_device:,.0f}",
             f"{100 * choice.mfu:.1f}",
             f"{choice.memory.peak / GIB:.1f}",

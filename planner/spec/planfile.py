@@ -57,9 +57,9 @@ class CalibrationLevel(StrEnum):
 
 
 class Objective(StrEnum):
-    """What the best configuration has least of (of headroom, most); ties by step time, then by memory, then by the
-    order of the space. Step time and headroom choose a configuration of the devices asked for; the others choose how
-    many of them to use as well."""
+    """What the best configuration has least of; ties by step time, then by memory, then by the order of the space. Of
+    headroom it is the fastest within `solve.pareto.NEAR_MOST_ROOM` of the most. Step time and headroom choose a
+    configuration of the devices asked for; the others choose how many of them to use as well."""
 
     STEP_TIME = "step_time"
     HEADROOM = "headroom"
