@@ -320,7 +320,7 @@ def _room(memory: Memory) -> str:
         return f"borderline: predicted {over} {where}, within the memory model's error"
     room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}"
     if memory.host_short:
-        room = f"host memory of a node {format_capacity(memory.host_short)} over the limit, {room}"
+        room = f"{memory.host_lack}, {room}"
     return f"{memory.verdict.replace('_', ' ')}, {room}"
 
 

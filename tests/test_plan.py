@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,6 +268,25 @@ def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configurat
     assert length % 128 == 0
     assert length not in (49152, 24576)  # no half
     assert make_plan(replace(request, seq_len=length)).found
+
+
+def test_a_copy_of_a_checkpoint_that_hosts_have_no_room_for_is_named_and_can_be_left_out(
+    tmp_path: Path,
+) -> None:
+    small = tmp_path / "small.yaml"
+    small.write_text(
+        "name: small\naccelerator: h100-sxm-80g\nnodes: 1\nnode: {accelerators: 8, host_memory: 16 GiB, nics: 8, "
+        "nic_bandwidth: 400 Gbit/s, scale_up: {kind: nvlink, domain: 8}}\n"
+        "fabric: {kind: infiniband, tiers: [{name: leaf, devices: all, oversubscription: 1}]}\n"
+    )
+    asked = replace(SMALL, model="llama-3.2-3b", cluster=str(small), gpus=8)
+    plan = make_plan(asked)
+    assert plan.verdict is Verdict.NOTHING_FITS
+    assert re.search(r"exceeds host memory by .* per node \(checkpoint copy ", plan.smallest_change)
+    assert "no copy of a checkpoint on hosts, --assume checkpoint_writing=blocking (" in plan.smallest_change
+    waits = make_plan(replace(asked, assume=("checkpoint_writing=blocking",)))
+    assert waits.found
+    assert waits.choices[0].config.text in plan.smallest_change
 
 
 def test_where_nothing_fits_offloading_is_among_what_would() -> None:

@@ -241,11 +241,7 @@ def memory_sentence(memory: Memory) -> str:
     margin = f"{size} free of {limit} usable" if free >= 0 else f"{size} over the {limit} limit"
     if memory.verdict is MemoryVerdict.BORDERLINE:
         margin = f"{'predicted ' if free < 0 else ''}{margin}, within the memory model's error"
-    host = (
-        f"host memory of a node {memory.host_short / GIB:.1f} GiB over its limit; "
-        if memory.host_short
-        else ""
-    )
+    host = f"{memory.host_lack}; " if memory.host_short else ""
     return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {memory.where}"
 
 
