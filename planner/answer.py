@@ -27,7 +27,7 @@ from planner.space.enumerate import Enumeration, Removed
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.job import Optimizer
+from planner.spec.job import Job, Optimizer
 from planner.spec.planfile import (
     BrokenRule,
     Certificate,
@@ -283,7 +283,7 @@ class Answerer:
             f"{best.config.text}: {format_time(best.step_time)} a step "
             f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "
             f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.mfu:.0%} MFU, "
-            f"{_room(best.memory)}"
+            f"{_room(best.memory)}{_adapters(self.problem.job)}"
             + (f", {best.run.effective_days or best.run.days:.1f} days" if best.run else "")
         )
 
@@ -309,6 +309,11 @@ class Answerer:
                 description=p.stack.description,
             ),
         )
+
+
+def _adapters(job: Job) -> str:
+    """That adapters are trained, as part of a sentence."""
+    return "" if job.lora_rank is None else f", LoRA of rank {job.lora_rank} on {job.frozen_bits}-bit weights"
 
 
 def _room(memory: Memory) -> str:
