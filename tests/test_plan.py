@@ -727,10 +727,11 @@ def test_fp32_runs_in_fp32_where_there_is_no_tf32() -> None:
     assert slow.choices[0].time["gemm"] > 4 * fast.choices[0].time["gemm"]
 
 
-def test_prediction_modules_that_a_model_lacks_are_said() -> None:
+def test_prediction_modules_that_a_model_lacks_are_refused() -> None:
     request = Request("llama-3.1-8b", "1x8 h100", with_mtp=True)
-    assert any("llama-3.1-8b has none" in said for said in resolve(request)[1])
-    assert not any("has none" in said for said in resolve(replace(request, model="deepseek-v3"))[1])
+    with pytest.raises(InputError, match="--mtp needs a model with MTP modules"):
+        resolve(request)
+    assert resolve(replace(request, model="deepseek-v3"))[0].model.mtp_layers
 
 
 @pytest.mark.parametrize(
@@ -763,3 +764,17 @@ def test_pipelines_that_need_a_program_of_ones_own_are_tried_where_asked_for() -
     found = make_plan(tight)
     assert found.verdict is Verdict.NOTHING_FITS
     assert "--set pp=" in found.smallest_change
+
+
+def test_adapters_are_in_the_headline() -> None:
+    plan = make_plan(replace(SMALL, lora_rank=16, frozen_bits=4, top=1))
+    assert plan.headline.endswith(", LoRA of rank 16 on 4-bit weights")
+    assert "LoRA" not in make_plan(replace(SMALL, top=1)).headline
+
+
+def test_settings_of_a_run_are_said_not_to_be_used_without_one() -> None:
+    asked = replace(SMALL, assume=("pue=1.3", "price=2 $/h", "checkpoint_writing=blocking"))
+    said = "pue, price: not used without the length of the run (--tokens)"
+    assert said in resolve(asked)[1]
+    assert said not in resolve(replace(asked, tokens=1e12))[1]
+    assert not any("not used" in line for line in resolve(replace(asked, assume=asked.assume[2:]))[1])
