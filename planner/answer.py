@@ -20,14 +20,14 @@ from planner.frameworks import explicit_splits
 from planner.reasons import confidence_of
 from planner.request import cost_model
 from planner.rivals import rivals
-from planner.solve.pareto import ParetoFront
+from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Enumeration, Removed
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.job import Optimizer
+from planner.spec.job import Job, Optimizer
 from planner.spec.planfile import (
     BrokenRule,
     Certificate,
@@ -167,6 +167,8 @@ class Answerer:
             objective=objective,
             compared=("peak memory" if objective is Objective.HEADROOM else "step times")
             + " of all candidates with the stack's default layer split"
+            + f"; the fastest within {format_capacity(NEAR_MOST_ROOM * self.limit)} of the most free memory"
+            * (objective is Objective.HEADROOM)
             + (
                 f"; the top {len(splits.best)} also over all splits and numbers of recomputed layers" * told
                 if splits
@@ -282,7 +284,7 @@ class Answerer:
             f"{best.config.text}: {format_time(best.step_time)} a step "
             f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "
             f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.mfu:.0%} MFU, "
-            f"{_room(best.memory)}"
+            f"{_room(best.memory)}{_adapters(self.problem.job)}"
             + (f", {best.run.effective_days or best.run.days:.1f} days" if best.run else "")
         )
 
@@ -310,6 +312,11 @@ class Answerer:
         )
 
 
+def _adapters(job: Job) -> str:
+    """That adapters are trained, as part of a sentence."""
+    return "" if job.lora_rank is None else f", LoRA of rank {job.lora_rank} on {job.frozen_bits}-bit weights"
+
+
 def _room(memory: Memory) -> str:
     """Does it fit, and by how much, as part of a sentence."""
     free = memory.limit - memory.peak
@@ -319,7 +326,7 @@ def _room(memory: Memory) -> str:
         return f"borderline: predicted {over} {where}, within the memory model's error"
     room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}"
     if memory.host_short:
-        room = f"host memory of a node {format_capacity(memory.host_short)} over the limit, {room}"
+        room = f"{memory.host_lack}, {room}"
     return f"{memory.verdict.replace('_', ' ')}, {room}"
 
 

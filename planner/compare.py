@@ -110,10 +110,9 @@ def compare_clusters(
     if len(set(zip(clusters, counts, strict=True))) < len(clusters):
         raise InputError("each cluster must be named once for a number of GPUs", ", ".join(clusters))
     settings = [_settings_for(cluster, clusters, request.assume) for cluster in clusters]
-    for cluster in clusters:
-        _check_name(cluster)
-    held, batch = hold_batch(request)
     numbers = [None if not gpus else gpus[0] if len(gpus) == 1 else gpus[i] for i in range(len(clusters))]
+    sizes = [_devices(cluster, count) for cluster, count in zip(clusters, numbers, strict=True)]
+    held, batch = hold_batch(request, [devices for devices in sizes if devices is not None])
     requests = [
         replace(held, cluster=cluster, gpus=count, assume=assume, top=1, front=False)
         for cluster, count, assume in zip(clusters, numbers, settings, strict=True)
@@ -147,14 +146,17 @@ def _standing(request: Request, planners: Planners, errors: list[PlannerError]) 
     return Standing(request.cluster, device, devices, plan, reason, time.perf_counter() - started)
 
 
-def _check_name(cluster: str) -> None:
-    """Raise `InputError` for a name or file that cannot be read, before the work on the others."""
+def _devices(cluster: str, gpus: int | None) -> int | None:
+    """Devices of a cluster in a comparison; None where it has no such number, which its row says.
+
+    Raises `InputError` for a name or file that cannot be read, before the work on the others.
+    """
     try:
-        load_cluster(cluster, None)
+        return load_cluster(cluster, gpus).num_devices
     except (FileInputError, UnknownNameError):
         raise
     except PlannerError:
-        return  # a node type, whose size is given apart
+        return None
 
 
 def _rank(standing: Standing, objective: Objective) -> tuple[int, float, float]:

@@ -6,11 +6,11 @@ Left out: which clusters or sizes to look at (`compare.py`, `size.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner.request import DEFAULT_SEQ_LEN, Request
-from planner.space.batch import DEFAULT_BATCH_TOKENS, TOKENS_MEANT, global_batch_of
+from planner.space.batch import DEFAULT_BATCH_TOKENS, TOKENS_MEANT, global_batch_of, rounded_batch, shards_of
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict
 from planner.spec.terms import term_name
@@ -33,11 +33,11 @@ BINDS: Mapping[str, str] = {
 COMPUTE = "compute"
 
 
-def hold_batch(request: Request) -> tuple[Request, str]:
+def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, str]:
     """The request with its global batch in sequences, the same at every size, and a sentence that says so.
 
-    A batch in tokens, or none, becomes a multiple of an eighth to a quarter of its power of two, which most
-    sizes divide.
+    A batch in tokens, or none, is one that divides well over all `sizes` [devices]; without these it is a multiple of
+    an eighth to a quarter of its power of two, which most sizes divide.
     """
     text = request.global_batch
     seq_len = request.seq_len
@@ -54,13 +54,18 @@ def hold_batch(request: Request) -> tuple[Request, str]:
         else parse_count(text[:-3], "the global batch", example="512 or 16Mtok")
     )
     wanted = max(tokens / max(seq_len, 1), 1.0)
-    unit = max(2 ** int(math.log2(wanted)) // 4, 1)
-    batch = max(round(wanted / unit), 1) * unit
+    if sizes:
+        shards = (shards_of(request.restrict, devices) for devices in sizes) if text is None else ()
+        batch, _ = rounded_batch(wanted, sizes, math.lcm(*shards))
+    else:
+        unit = max(2 ** int(math.log2(wanted)) // 4, 1)
+        batch = max(round(wanted / unit), 1) * unit
     size = f"{batch * seq_len / 1e6:.3g}M tokens"
     what = "about 4M tokens" if text is None else f"{text} asked for"
-    return replace(
-        request, global_batch=str(batch)
-    ), f"global batch held at {batch:,} sequences, {size} ({what})"
+    over = " or ".join(f"{devices:,}" for devices in sorted(set(sizes)))
+    suits = f", rounded to divide over {over} devices" if sizes else ""
+    held = f"global batch held at {batch:,} sequences, {size} ({what}{suits})"
+    return replace(request, global_batch=str(batch)), held
 
 
 def best_of(plan: Plan) -> Choice | None:

@@ -127,8 +127,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     wanted = request.front or objective is Objective.HEADROOM
     front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
-        found = replace(found, best=front.table.take(slice(None, None, -1)))
-        found = replace(found, best=found.best.take(slice(request.top)))
+        found = replace(found, best=front.roomiest(limit).take(slice(request.top)))
     else:
         listed = max(LISTED, request.top) if request.thorough else request.top
         simulated = SIMULATED if request.thorough else PASSING_SIMULATED
@@ -171,9 +170,9 @@ def _advice(
     request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, splits: Splits,
     limit: float, watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
-    """Changes of the request that would make something legal, make it fit, or make it faster, None where no time was
-    left to seek them; and what of them the head of the answer says: that a batch which nobody asked for is much slower
-    than a larger one."""
+    """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
+    faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
+    nobody asked for is much slower than a larger one."""
     if not len(space):
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
@@ -182,6 +181,8 @@ def _advice(
         larger = _larger(request, problem.cluster.num_devices)
         resized = _resized(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger, resized)), ()
+    if request.objective == Objective.HEADROOM:
+        return (), ()
     faster = faster_kernels(problem, found.best, limit, cost_model, splits)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:

@@ -62,16 +62,15 @@ def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[str, ...]:
     """What offloading takes of the hosts, and whether they have it."""
     if not config.offload and not memory.host_short:
         return ()
-    parts = ", ".join(f"{name} {format_capacity(size)}" for name, size in memory.host.items())
     if memory.host_limit is None:
         return (
-            f"a node's host must hold {parts}; the cluster does not say what it has (node.host_memory), so that this "
-            "is not checked",
+            f"a node's host must hold {memory.host_parts}; the cluster does not say what it has (node.host_memory), so "
+            "that this is not checked",
         )
     verdict = f": {format_capacity(memory.host_short)} over the limit" if memory.host_short else ""
     if 0 < memory.host_short <= memory.host.get("checkpoint copy", 0.0):
         verdict += "; no copy is made where training waits: --assume checkpoint_writing=blocking"
-    return (f"a node's host must hold {parts}, of {format_capacity(memory.host_limit)}{verdict}",)
+    return (f"a node's host must hold {memory.host_parts}, of {format_capacity(memory.host_limit)}{verdict}",)
 
 
 def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[str, ...]:

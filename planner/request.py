@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from planner.catalog.cluster_rates import rates_of
-from planner.catalog.load_campaign import load_assumptions
+from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.stack_options import idle_options
 from planner.cost.model import CostModel
@@ -120,7 +120,9 @@ def resolve(
     cluster = load_cluster(request.cluster, request.gpus)
     assumed = [*cluster.assumed]
     if request.with_mtp and not model.mtp_layers:
-        assumed.append(f"no MTP modules are trained: {model.name} has none")
+        raise InputError("--mtp needs a model with MTP modules", model.name, "leave it out")
+    if request.tokens is None and (idle := run_settings(request.assume)):
+        assumed.append(f"{', '.join(idle)}: not used without the length of the run (--tokens)")
     longest = model.max_position or DEFAULT_SEQ_LEN
     seq_len = request.seq_len
     if seq_len is None:

@@ -122,6 +122,40 @@ def test_the_batch_is_the_same_for_all() -> None:
     assert hold_batch(REQUEST)[0] is REQUEST
 
 
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [((144,), "576"), ((144, 144), "576"), ((144, 256), "576"), ((24, 40), "480"), ((64,), "512")],
+)
+def test_a_batch_that_nobody_named_divides_over_every_size(sizes: tuple[int, ...], batch: str) -> None:
+    request, said = hold_batch(Request("llama-3.1-8b", "", seq_len=8192), sizes)
+    assert request.global_batch == batch
+    assert f"rounded to divide over {' or '.join(map(str, sorted(set(sizes))))} devices" in said
+    tokens = replace(request, global_batch="4Mtok")
+    assert hold_batch(tokens, sizes)[0].global_batch == batch
+
+
+def test_a_batch_that_nobody_named_suits_the_degrees_that_are() -> None:
+    fixed = Request("llama-3.1-8b", "", seq_len=8192, restrict={"dp": (48,), "micro_batch": (2,)})
+    assert int(hold_batch(fixed, (96, 192))[0].global_batch or 0) % 96 == 0
+
+
+def test_a_comparison_takes_the_batch_that_a_plan_of_its_size_does() -> None:
+    asked = Request("llama-3.2-1b", "dgx-h100", gpus=72, seq_len=4096)
+    compared = compare_clusters(asked, ("dgx-h100", "dgx-a100"), (72,))
+    alone = make_plan(asked)
+    assert compared.batch.startswith(f"global batch held at {alone.subject.job.global_batch:,} sequences")
+    best = next(standing.best for standing in compared.standings if standing.cluster == "dgx-h100")
+    assert best is not None
+    assert best.config == alone.choices[0].config
+
+
+def test_money_and_energy_are_spoken_of_where_a_run_was_asked_for(three: Comparison) -> None:
+    said = "each cluster's fastest plan is also its cheapest and takes least energy"
+    assert said in " ".join(comparison_facts(three)["assumptions"])
+    short = compare_clusters(replace(REQUEST, tokens=None), ("dgx-h100",), (8,))
+    assert said not in " ".join(comparison_facts(short)["assumptions"])
+
+
 def test_shares_of_the_step(three: Comparison) -> None:
     for standing in three.standings:
         assert standing.best is not None

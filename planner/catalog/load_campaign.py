@@ -18,6 +18,7 @@ from planner.spec.assumptions import Assumption, Assumptions, assumptions_from
 from planner.units import parse_quantity
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+OF_A_STEP: Final = ("checkpoint_writing",)  # settings that matter where no run was asked for
 CAMPAIGN_FILE: Final = Path(__file__).with_name("campaign.yaml")
 
 
@@ -47,6 +48,12 @@ class _File(_Part):
 def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
     """The shipped assumptions with "key=value" settings applied. Raises `InputError`."""
     return read_assumptions(CAMPAIGN_FILE).overridden(settings)
+
+
+def run_settings(settings: Sequence[str]) -> tuple[str, ...]:
+    """Of "key=value" settings the keys that say nothing without the length of a run."""
+    keys = (setting.partition("=")[0].strip() for setting in settings)
+    return tuple(dict.fromkeys(key for key in keys if key not in OF_A_STEP))
 
 
 @lru_cache(maxsize=4)

@@ -206,6 +206,8 @@ def _assumptions(comparison: Comparison) -> tuple[str, ...]:
     single = [
         f"{cluster}: {line}" for cluster, plan in plans for line in plan.assumptions if line not in common
     ]
+    if comparison.tokens is None:
+        return (*common, *single)
     noun = _noun(comparison.standings)
     fixed = (
         f"the number of {noun}s is given, so each cluster's fastest plan is also its cheapest and takes least "

@@ -253,11 +253,7 @@ def memory_sentence(memory: Memory) -> str:
     margin = f"{size} free of {limit} usable" if free >= 0 else f"{size} over the {limit} limit"
     if memory.verdict is MemoryVerdict.BORDERLINE:
         margin = f"{'predicted ' if free < 0 else ''}{margin}, within the memory model's error"
-    host = (
-        f"host memory of a node {memory.host_short / GIB:.1f} GiB over its limit; "
-        if memory.host_short
-        else ""
-    )
+    host = f"{memory.host_lack}; " if memory.host_short else ""
     return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {memory.where}"
 
 
@@ -324,6 +320,15 @@ def speedup(ratio: float, than: str = "", decimals: int = 1) -> str:
     if ratio >= _A_MULTIPLE:
         return f"{ratio:.3g} times as fast" + (f" as {than}" if than else "")
     return f"{ratio - 1:.{decimals}%} faster" + (f" than {than}" if than else "")
+
+
+def against_first(choices: Sequence[Choice]) -> tuple[str, tuple[str, ...]]:
+    """Head and cells of a column that compares step times with the first's: how much slower, or with a sign where
+    some are faster."""
+    shares = [round(100 * (choice.step_time / choices[0].step_time - 1), 1) + 0.0 for choice in choices]
+    signed = min(shares) < 0
+    cells = [f"{share:+.1f} %" if signed else f"{max(share, 0.0):.1f} %" for share in shares[1:]]
+    return "vs #1" if signed else "slower", ("", *cells)
 
 
 def aligned_time(seconds: float, largest: float) -> str:

@@ -187,7 +187,7 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
         f"on pipeline rank {memory.stage} ({term_name(memory.phase)}), ±{report.error:.0%}"
     )
     if memory.host_short:
-        head += f"; host memory of a node {format_capacity(memory.host_short)} over the limit"
+        head += f"; {memory.host_lack}"
     present = {name for s in chosen for name in s.terms}
     shown = {phase: moments for phase, moments in SHOWN.items() if present.intersection(moments)}
     heads = ("ranks", "layers", *shown, "peak", "first")
@@ -216,13 +216,19 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
     return Group(*blocks)
 
 
-def _host(report: MemoryReport) -> str:
-    """Bytes on a node's host, beside what the cluster says it has."""
-    held = format_capacity(report.host) if report.host else "nothing"
-    if report.host_memory is None:
-        return f"{held}, not checked" if report.host else held
-    short = ": over the limit" if report.host + report.staging > report.host_memory else ""
-    return f"{held} of {format_capacity(report.host_memory)}{short}" if report.host or short else held
+def _host(report: MemoryReport) -> tuple[str, str, str]:
+    """What a node's host holds, beside what the cluster says it has, and of what."""
+    whole, has = report.host + report.staging, report.host_memory
+    held = format_capacity(whole) if whole else "nothing"
+    parts = [f"offloaded {format_capacity(report.host)}"] if report.host else []
+    parts += [f"a checkpoint's copy {format_capacity(report.staging)}"] if report.staging else []
+    said = f"per node: {', '.join(parts) or 'nothing is offloaded'}"
+    if has is None:
+        said += " (not checked: the cluster does not say what a host has, node.host_memory)"
+    elif whole > has >= report.host:
+        said += "; none is made with --assume checkpoint_writing=blocking"
+    of = f" of {format_capacity(has)}" if has is not None and whole else ""
+    return "host memory", f"{held}{of}{': over the limit' if has is not None and whole > has else ''}", said
 
 
 def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
@@ -238,18 +244,19 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
     outside = sum(report.stages[0].outside.values()) if report.counter == RESERVED else 0.0
     held = memory.logged > (memory.peak - outside) * (1 + 1e-9)  # blocks that are free, but not returned yet
     freed = "; the verdict leaves out blocks that PyTorch returns when memory is short" * held
+    steps = f"all else unchanged, in steps of {report.sequence_step:,}"
     return [
         ("logged", format_capacity(memory.logged), f"the stack's counter: {report.counter}"),
         (report.words.monitor, format_capacity(max(memory.peak, memory.logged + outside)),
          f"with everything outside the allocator{freed}"),
-        ("micro-batch", str(report.micro_batch), "largest that fits, all else unchanged"),
-        ("sequence", f"{report.sequence:,} tokens",
-         f"longest that fits, all else unchanged, in steps of {report.sequence_step:,}"),
+        ("micro-batch", f"{report.micro_batch:,}", "largest that fits, all else unchanged")
+        if report.micro_batch
+        else ("micro-batch", "none fits", "all else unchanged"),
+        ("sequence", f"{report.sequence:,} tokens", f"longest that fits, {steps}")
+        if report.sequence
+        else ("sequence", "none fits", steps),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
-        ("host memory", _host(report),
-         "per node for what is offloaded"
-         + f"; a checkpoint copies {format_capacity(report.staging)} as well" * (report.staging > 0)
-         + " (the cluster does not say what a host has: node.host_memory)" * (report.host_memory is None)),
+        _host(report),
         *graphs,
     ]  # fmt: skip
 

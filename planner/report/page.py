@@ -190,17 +190,16 @@ def _run_section(best: Choice, noun: str) -> Section:
 
 def _top_section(plan: Plan) -> Section:
     grid = facts.configuration_grid(plan.choices)
-    first = plan.choices[0].step_time
-    heads = ("#", *grid.axes, "step", "slower", f"tokens/s/{facts.noun_in(plan)}", "MFU", "memory", "")
+    versus, against = facts.against_first(plan.choices)
+    heads = ("#", *grid.axes, "step", versus, f"tokens/s/{facts.noun_in(plan)}", "MFU", "memory", "")
     rows = []
     for number, (axes, choice) in enumerate(zip(grid.rows, plan.choices, strict=True), start=1):
-        slower = f"{100 * max(choice.step_time / first - 1, 0):.1f} %" if number > 1 else ""
         rows.append(
             (
                 str(number),
                 *axes,
                 facts.precise_time(choice.step_time),
-                slower,
+                against[number - 1],
                 f"{choice.tokens_per_second_per_device:,.0f}",
                 f"{100 * choice.mfu:.1f} %",
                 f"{choice.memory.peak / GIB:.1f} GiB",

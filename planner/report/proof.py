@@ -17,6 +17,7 @@ from planner.spec.planfile import (
     CalibrationLevel,
     Certificate,
     Ending,
+    Objective,
     Plan,
     Search,
 )
@@ -74,7 +75,7 @@ def proof_sentence(certificate: Certificate) -> str:
         return f"best of those evaluated ({counted}): {certificate.compared}"
     if certificate.gap > CLOSED_GAP:
         return f"not proven{faster} ({counted}); compared: {certificate.compared}"
-    proven = "most headroom" if certificate.objective == "headroom" else "optimal"
+    proven = "most headroom" if certificate.objective == Objective.HEADROOM else "optimal"
     return (
         f"proven {proven} under the cost model (gap {certificate.gap:.2%}; {counted}): {certificate.compared}"
     )
@@ -127,7 +128,8 @@ def assumed(plan: Plan) -> tuple[str, ...]:
 def _memory_cautions(plan: Plan) -> tuple[str, ...]:
     if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
         return ("the best configuration's memory is borderline: try one step before a long run",)
-    if plan.found and plan.choices and plan.pareto:
+    by_room = plan.search.certificate is not None and plan.search.certificate.objective == Objective.HEADROOM
+    if plan.found and plan.choices and plan.pareto and not by_room:
         best, fastest = plan.choices[0], plan.pareto[0]
         gain = best.step_time / fastest.step_time_s - 1
         larger = fastest.peak_mem_gib * GIB > best.memory.peak

@@ -165,7 +165,7 @@ def _figures(choice: Choice, noun: str) -> RenderableType:
     return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice, noun))
 
 
-_FIGURE_HEADS = ("step", "slower", "tok/s/{noun}", "MFU %", "GiB", "memory")
+_FIGURE_HEADS = ("step", "", "tok/s/{noun}", "MFU %", "GiB", "memory")
 _FEWER, _FEWEST = (0, 1, 2, 4, 5), (0, 1, 4, 5)  # figures kept in narrower tables
 
 
@@ -175,7 +175,7 @@ def _choice_table(choices: Sequence[Choice], noun: str) -> list[RenderableType]:
     figures = _choice_figures(choices)
     common = [prose(f"all with {grid.common}")] if grid.common else []
     tables: list[RenderableType] = []
-    shown = [head.format(noun=noun) for head in _FIGURE_HEADS]
+    shown = [head.format(noun=noun) or facts.against_first(choices)[0] for head in _FIGURE_HEADS]
     for kept, gap in ((range(len(shown)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
         heads: tuple[str, ...] = (*grid.axes, *(shown[i] for i in kept))
@@ -199,11 +199,11 @@ def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> 
 
 
 def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
-    best, slowest = choices[0].step_time, max(choice.step_time for choice in choices)
+    slowest, against = max(choice.step_time for choice in choices), facts.against_first(choices)[1]
     return [
         (
             facts.aligned_time(choice.step_time, slowest),
-            f"{100 * max(choice.step_time / best - 1, 0):.1f} %" if index else "",
+            against[index],
             f"{choice.tokens_per_second_per_device:,.0f}",
             f"{100 * choice.mfu:.1f}",
             f"{choice.memory.peak / GIB:.1f}",

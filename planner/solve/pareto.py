@@ -21,6 +21,7 @@ from planner.solve.search import Bounds, bounds_of
 from planner.space.enumerate import Enumeration
 from planner.spec.config import ConfigTable
 
+NEAR_MOST_ROOM = 0.01  # of the memory that may be used: so much less free is no reason to take a slower one
 WAVE_STEMS = 32768  # costed between two looks at the bounds
 
 Array = NDArray[np.float64]
@@ -35,6 +36,14 @@ class ParetoFront:
     step_time: Array
     device_memory: Array
     complete: bool
+
+    def roomiest(self, limit: float) -> ConfigTable:
+        """The fastest of those whose free memory is within `NEAR_MOST_ROOM` of the most, then the faster ones, by
+        falling room. `limit`: the memory that may be used [bytes]."""
+        if not len(self.table):
+            return self.table
+        near = self.device_memory <= self.device_memory[-1] + NEAR_MOST_ROOM * limit
+        return self.table.take(slice(int(np.argmax(near)), None, -1))
 
 
 class _Front:

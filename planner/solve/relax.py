@@ -37,6 +37,7 @@ from planner.spec.rule import Problem, Rule
 NEAREST_BATCHES = 12
 MOST_SIZES = 16  # between the last doubling that fails and the first that fits
 MOST_HALVINGS = 6
+BLOCKING = "--assume checkpoint_writing=blocking"
 SHORTEST_SEQUENCE = 128  # tokens
 MUCH_MORE = 8  # times as large a common divisor of batch and devices
 WORTH_SAYING = 0.05  # of throughput
@@ -84,10 +85,10 @@ def fitting_changes(
 ) -> list[str]:  # fmt: skip
     """Single changes of the request under which something fits, each found by a search, as sentences.
 
-    Tried: every pinned axis set free, more devices, pipelines and what the stack can keep on the host (where no search
-    takes them unasked), shorter sequences, 16-bit gradients and an optimizer with smaller states; of each the first
-    that fits. `larger`: numbers of devices, rising; `on_devices`: the problem on so many, with another batch where
-    nobody named one, None where the cluster has no such part.
+    Tried: every pinned axis set free, checkpoints that training waits for, more devices, pipelines and what the stack
+    can keep on the host (where no search takes them unasked), shorter sequences, 16-bit gradients and an optimizer with
+    smaller states; of each the first that fits. `larger`: numbers of devices, rising; `on_devices`: the problem on so
+    many, with another batch where nobody named one, None where the cluster has no such part.
     """
     found, job = [], problem.job
 
@@ -113,6 +114,10 @@ def fitting_changes(
             return config
         return f"{config}, {changed.job.global_batch:,} sequences a step"
 
+    if problem.cluster.host_memory is not None and job.checkpoint_staged:
+        config = fastest(replace(problem, job=replace(job, checkpoint_staged=False)), restrict)
+        if config:
+            found.append(f"no copy of a checkpoint on hosts, {BLOCKING} ({config})")
     found += _more_devices(problem.cluster, larger, on)
     if "pp" not in restrict and not problem.stack.limits.pipelines_tried:
         config = fastest(problem, {**restrict, "pp": divisors(problem.cluster.num_devices)[1:]})

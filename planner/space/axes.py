@@ -54,11 +54,15 @@ def check_restriction(restrict: Restriction) -> None:
     for axis, values in restrict.items():
         if axis not in RESTRICTABLE:
             raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
-        lowest = 0 if axis in (*_HIGHEST, "recompute_layers", "hsdp") else 1
-        highest = _HIGHEST.get(axis, LARGEST_DEGREE)
+        lowest, highest = degree_range(axis)
         for value in values:
             if not lowest <= value <= highest:
-                raise InputError(f"{axis} must be between {lowest} and {highest}", str(value))
+                raise InputError(f"{axis} must be a whole number from {lowest} to {highest:,}", str(value))
+
+
+def degree_range(axis: str) -> tuple[int, int]:
+    """The least and the largest value of an axis."""
+    return int(axis not in (*_HIGHEST, "recompute_layers", "hsdp")), _HIGHEST.get(axis, LARGEST_DEGREE)
 
 
 class Axes:

@@ -1,12 +1,12 @@
 """Which global batch does a question mean, where it gives tokens, or nothing?
 
-Left out: whether a configuration can deal it (`space/rules.py`), and one batch for several sizes (`outcome.py`).
+Left out: whether a configuration can deal it (`space/rules.py`), and for which sizes one batch is held (`outcome.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from planner.errors import InputError
@@ -19,6 +19,7 @@ LARGEST_USUAL_STEP: Final = 1e9  # tokens; DeepSeek-V3's steps have 63M
 LARGEST_CREDIBLE_STEP: Final = 1e10  # tokens, and a million sequences, however they are written
 MOST_CREDIBLE: Final = 1_000_000
 TOKENS_MEANT: Final = ": if tokens are meant, write "
+_WORST: Final = (0, 0.0)
 LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
 
@@ -44,18 +45,7 @@ def global_batch_of(
         if sequences != int(sequences):
             raise InputError("the global batch must be a whole number of sequences", str(text))
         return int(sequences), _doubted(str(text), int(sequences), seq_len)
-    held = shards if text is None else 1
-    least, most = max(int(0.75 * sequences), 1), max(int(1.25 * sequences), 1)
-    # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it; what is
-    # odd in the devices and not in the batch is left to pipelines, as heads and sequences are powers of two
-    steps = [
-        (-max(odd_part(devices // d), USUAL_PIPELINE), len(divisors(d)), math.lcm(d, held))
-        for d in divisors(devices)
-    ]
-    *_, step = max((s for s in steps if most // s[-1] * s[-1] >= least), default=(0, held))
-    first = -(-least // step) * step
-    near = range(first, max(most, first) + 1, step)
-    batch = max(near, key=lambda b: (b & -b, -abs(b - sequences)))
+    batch, most = rounded_batch(sequences, (devices,), shards if text is None else 1)
     size = f"{batch * seq_len / 1e6:.3g}M tokens"
     what = "asked for as tokens"
     if text is None:
@@ -65,6 +55,29 @@ def global_batch_of(
             else "more than 4M tokens, which the named degrees do not divide"
         )
     return batch, (f"global batch {batch:,} sequences, {size} ({what}, rounded to a legal size)",)
+
+
+def rounded_batch(sequences: float, sizes: Sequence[int], held: int = 1) -> tuple[int, int]:
+    """A batch within a quarter of `sequences` that divides well over each number of devices, worst for none, and the
+    most that is within it. `held`: what it must be a multiple of, even where that is more."""
+    least, most = max(int(0.75 * sequences), 1), max(int(1.25 * sequences), 1)
+    # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it; what is
+    # odd in the devices and not in the batch is left to pipelines, as heads and sequences are powers of two
+    common = {1}
+    for devices in set(sizes):
+        common = {d for one in common for own in divisors(devices) if (d := math.lcm(one, own)) <= most}
+    steps = ((min(_suits(d, devices) for devices in sizes), math.lcm(d, held)) for d in common)
+    step = max((s for s in steps if most // s[-1] * s[-1] >= least), default=(_WORST, held))[-1]
+    first = -(-least // step) * step
+    near = range(first, max(most, first) + 1, step)
+    return max(near, key=lambda b: (b & -b, -abs(b - sequences))), most
+
+
+def _suits(step: int, devices: int) -> tuple[int, float]:
+    """How well a batch of multiples of `step` divides over devices: the part it leaves to pipelines, and the share of
+    the divisors it has."""
+    common = math.gcd(step, devices)
+    return -max(odd_part(devices // common), USUAL_PIPELINE), len(divisors(common)) / len(divisors(devices))
 
 
 def _doubted(text: str, sequences: int, seq_len: int) -> tuple[str, ...]:

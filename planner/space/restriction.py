@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from planner.errors import InputError, UnknownNameError
-from planner.space.axes import RESTRICTABLE
+from planner.space.axes import RESTRICTABLE, degree_range
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     OFFLOAD_LABELS,
@@ -26,6 +26,8 @@ from planner.spec.config import (
 )
 
 _LONGEST: Final = 9  # digits of a degree
+_OTHER_NAMES: Final = {"mbs": "micro_batch", "cp_comm_type": "cp_kind"}
+_SWITCH: Final = {"0": 0, "1": 1, "no": 0, "yes": 1, "false": 0, "true": 1, "off": 0, "on": 1}
 
 
 def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[str, tuple[int, ...]]:
@@ -40,11 +42,11 @@ def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[st
     for setting in settings:
         name, equals, values = setting.partition("=")
         name = name.strip().lower().replace("-", "_")
-        axis = {"mbs": "micro_batch", "cp_comm_type": "cp_kind"}.get(name, name)
+        axis = _OTHER_NAMES.get(name, name)
         if not equals or not values.strip():
             raise InputError(f"{option} must look like axis=value", setting, f"write it like {example}")
         if axis not in RESTRICTABLE:
-            raise UnknownNameError(f"axis of {option}", name, (*RESTRICTABLE, "mbs", "cp_comm_type"))
+            raise UnknownNameError(f"axis of {option}", name, (*RESTRICTABLE, *_OTHER_NAMES))
         if axis in restrict:
             hint = f"write it like --set {name}=1,2" if option == "--set" else "name it once"
             raise InputError(f"{name} of {option} must be given once", setting, hint)
@@ -115,15 +117,31 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
     if axis == "recompute_modules":
         return _recomputed(value.lower(), setting)
     if axis == "schedule":
-        label = value.lower().replace("_", "-")
-        if label not in SCHEDULE_LABELS:
-            raise UnknownNameError("pipeline schedule", value, SCHEDULE_LABELS)
-        return SCHEDULE_LABELS.index(label)
+        return _schedule(value)
+    if axis == "sp":
+        if value.lower() not in _SWITCH:
+            raise InputError("sp must be 0 or 1", setting, "write it like --set sp=1")
+        return _SWITCH[value.lower()]
     if value.isascii() and value.isdigit() and len(value) > _LONGEST:
         raise InputError(f"{axis} must have at most {_LONGEST} digits", setting)
+    lowest, highest = degree_range(axis)
+    must = f"{axis} must be a whole number from {lowest} to {highest:,}"
+    name, equals, _ = value.partition("=")
+    if equals and name.strip().lower().replace("-", "_") in (*RESTRICTABLE, *_OTHER_NAMES):
+        hint = f"repeat --set: --set {setting.replace(',' + value, '')} --set {value}"
+        raise InputError(must, value, hint if example.startswith("--set") else f"write it like {example}")
     if not (value.isascii() and value.isdigit()):
-        raise InputError(f"{axis} must be a whole number, 0 or more", setting, f"write it like {example}")
+        raise InputError(must, setting, f"write it like {example}")
     return int(value)
+
+
+def _schedule(value: str) -> int:
+    """The code of a schedule, with or without hyphens, as `planner schedule` takes its name."""
+    folded = {name.replace("-", ""): code for code, name in enumerate(SCHEDULE_LABELS)}
+    code = folded.get(value.lower().replace("_", "").replace("-", ""))
+    if code is None:
+        raise UnknownNameError("pipeline schedule", value, SCHEDULE_LABELS)
+    return code
 
 
 def _recomputed(value: str, setting: str) -> int:

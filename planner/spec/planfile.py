@@ -57,9 +57,9 @@ class CalibrationLevel(StrEnum):
 
 
 class Objective(StrEnum):
-    """What the best configuration has least of (of headroom, most); ties by step time, then by memory, then by the
-    order of the space. Step time and headroom choose a configuration of the devices asked for; the others choose how
-    many of them to use as well."""
+    """What the best configuration has least of; ties by step time, then by memory, then by the order of the space. Of
+    headroom it is the fastest within `solve.pareto.NEAR_MOST_ROOM` of the most. Step time and headroom choose a
+    configuration of the devices asked for; the others choose how many of them to use as well."""
 
     STEP_TIME = "step_time"
     HEADROOM = "headroom"
@@ -188,6 +188,19 @@ class Memory(Record):
         return 0.0 if self.host_limit is None else max(sum(self.host.values()) - self.host_limit, 0.0)
 
     @property
+    def host_lack(self) -> str:
+        """How far over its limit the host memory of a node is, and what takes it, in words; empty where it is not."""
+        if self.host_limit is None or not self.host_short:
+            return ""
+        short, limit = format_capacity(self.host_short), format_capacity(self.host_limit)
+        return f"host memory of a node {short} over its limit of {limit} ({self.host_parts})"
+
+    @property
+    def host_parts(self) -> str:
+        """What takes host memory, and how much, in words."""
+        return ", ".join(f"{term_name(name)} {format_capacity(size)}" for name, size in self.host.items())
+
+    @property
     def where(self) -> str:
         """The binding rank, of several, and its phase, in words."""
         phase = term_name(self.phase)
@@ -200,7 +213,7 @@ class Memory(Record):
         """Which limits it exceeds and by how much, in words."""
         over, short = max(self.peak - self.limit, 0.0), self.host_short
         said = [f"the limit by {format_capacity(over)} per device"] if over or not short else []
-        said += [f"host memory by {format_capacity(short)} per node"] if short else []
+        said += [f"host memory by {format_capacity(short)} per node ({self.host_parts})"] if short else []
         return " and ".join(said)
 
     @model_validator(mode="after")

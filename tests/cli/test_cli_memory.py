@@ -27,6 +27,19 @@ def test_json_holds_every_term() -> None:
     assert facts["longest_sequence"] > 0
 
 
+def test_what_takes_host_memory_is_named_where_it_is_too_much() -> None:
+    words = ["estimate", "llama-3.1-405b", "dgx-h100", "--gpus", "8", "--set", "tp=8", "--memory"]
+    told = " ".join(CliRunner().invoke(app, words).stdout.split())
+    assert "over its limit of 2 TiB (checkpoint copy 5.17 TiB)" in told
+    assert "host memory 5.17 TiB of 2 TiB: over the limit" in told
+    assert "micro-batch none fits" in told
+    assert "sequence none fits" in told
+    waits = " ".join(
+        CliRunner().invoke(app, [*words, "--assume", "checkpoint_writing=blocking"]).stdout.split()
+    )
+    assert "host memory nothing per node: nothing is offloaded" in waits
+
+
 def test_one_stage_alone() -> None:
     result = CliRunner().invoke(app, [*QUESTION, "--stage", "1", "--json"])
     assert [stage["ranks"] for stage in json.loads(result.stdout)["stages"]] == [[1]]
@@ -111,5 +124,6 @@ def test_what_the_host_holds_stands_beside_what_it_has() -> None:
     # 16 bytes of 8.03e9 parameters
     assert facts["host_per_node"] == pytest.approx(16 * 8030261248, rel=1e-6)
     assert facts["host_memory"] == 1152 * 2**30
-    assert "120 GiB of 1.12 TiB" in runner.invoke(app, [*asked, "aws-p4d"]).stdout
+    told = " ".join(runner.invoke(app, [*asked, "aws-p4d"]).stdout.split())
+    assert "of 1.12 TiB per node: offloaded 120 GiB" in told
     assert json.loads(runner.invoke(app, [*asked, "1x8 a100", "--json"]).stdout)["host_memory"] is None

@@ -58,6 +58,16 @@ def test_grid_shows_only_what_differs(example_plan: Plan) -> None:
     assert grid.common == "tp 8, mbs 1, zero 1, sp 1"
 
 
+def test_those_faster_than_the_first_have_a_sign(example_plan: Plan) -> None:
+    first = example_plan.choices[0]
+    times = [
+        first.model_copy(update={"step_time": first.step_time * share}) for share in (1.0, 1.013, 0.9999)
+    ]
+    assert facts.against_first(times) == ("slower", ("", "1.3 %", "0.0 %"))
+    times.append(first.model_copy(update={"step_time": first.step_time / 4}))
+    assert facts.against_first(times) == ("vs #1", ("", "+1.3 %", "+0.0 %", "-75.0 %"))
+
+
 def test_parts_are_ordered_and_complete() -> None:
     parts = facts.parts({"small": 0.0019, "b": 1.0, "a": 1.0, "tiny": 0.0019})
     assert [part.name for part in parts] == ["a", "b", "the rest"]

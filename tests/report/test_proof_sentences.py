@@ -62,7 +62,7 @@ def test_every_level_is_explained(example_plan: Plan, level: CalibrationLevel) -
         ),
         (
             {"verdict": MemoryVerdict.DOES_NOT_FIT, "host": {"states": 9 * GIB}, "host_limit": 8 * GIB},
-            "does not fit: host memory of a node 1.0 GiB over its limit; 1.0 GiB free of 76.0 GiB usable",
+            "does not fit: host memory of a node 1 GiB over its limit of 8 GiB (states 9 GiB); 1.0 GiB free",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import InputError
+from planner.space.axes import check_restriction
 from planner.space.restriction import parse_restriction, value_text
 from planner.spec.config import ParallelConfig
 
@@ -19,6 +20,9 @@ from planner.spec.config import ParallelConfig
         (["micro-batch=1, 2,2"], {"micro_batch": (1, 2)}),
         (["recompute=none,selective,FULL"], {"recompute": (0, 1, 2)}),
         (["sp=0", "zero=3"], {"sp": (0,), "zero": (3,)}),
+        (["sp=yes"], {"sp": (1,)}),
+        (["sp=off,on"], {"sp": (0, 1)}),
+        (["schedule=zbv,ZB_H1,vhalf,dualpipe-v"], {"schedule": (5, 3, 6, 9)}),
         (["recompute_modules=core_attn,moe_act+layernorm"], {"recompute_modules": (1, 6), "recompute": (1,)}),
         (
             ["recompute=none,selective", "recompute-modules=mlp"],
@@ -55,6 +59,29 @@ def test_modules_are_said_as_they_are_set() -> None:
 def test_refuses(settings: list[str]) -> None:
     with pytest.raises(InputError):
         parse_restriction(settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("tp=2,pp=2", "repeat --set: --set tp=2 --set pp=2"),
+        ("tp=2,mbs=2", "repeat --set: --set tp=2 --set mbs=2"),
+        ("sp=2", "sp must be 0 or 1"),
+        ("sp=perhaps", "sp must be 0 or 1"),
+        ("tp=x", "tp must be a whole number from 1 to 1,048,576"),
+        ("zero=x", "zero must be a whole number from 0 to 3"),
+        ("schedule=sail-zb", "zb-v"),
+    ],
+)
+def test_says_what_is_wrong(setting: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_restriction([setting])
+
+
+def test_the_bounds_of_a_degree_are_the_same_wherever_it_is_refused() -> None:
+    for setting in ("tp=x", "tp=0"):
+        with pytest.raises(InputError, match="tp must be a whole number from 1 to 1,048,576"):
+            check_restriction(parse_restriction([setting]))
 
 
 def test_a_number_that_is_too_long_is_told_so() -> None:

@@ -385,6 +385,32 @@ class TestRefusals:
         said = read("llama", quantization_config={"quant_method": "awq", "bits": 4}).assumed
         assert any("quantization_config = ignored" in line for line in said)
 
+    @pytest.mark.parametrize(
+        ("quantisation", "bits"),
+        [
+            ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4),
+            ({"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": True}, 8),
+            ({"quant_method": "gptq", "bits": 4}, 4),
+            ({"quant_method": "gptq", "bits": 3}, None),
+            ({"quant_method": "fp8"}, None),
+        ],
+    )
+    def test_adapters_beside_a_quantised_configuration(
+        self, quantisation: dict[str, Any], bits: int | None
+    ) -> None:
+        said = " ".join(read("llama", quantization_config=quantisation).assumed)
+        assert (f"with --lora-rank, --frozen-bits {bits} holds them as the config does" in said) == bool(bits)
+        assert ("--frozen-bits" in said) == bool(bits)
+
+    def test_a_pattern_of_blocks_and_their_number_must_agree(self) -> None:
+        fields = {"num_hidden_layers": 3, "hybrid_override_pattern": "M-M*"}
+        with pytest.raises(FileInputError, match="must be as many as the blocks named, 4"):
+            read_hf_config({"model_type": "nemotron_h", **fields}, "config.json", "m")
+        same = read_hf_config(
+            {"model_type": "nemotron_h", **fields, "num_hidden_layers": 4}, "config.json", "m"
+        )
+        assert same.num_layers == 4
+
     def test_no_type_is_both_known_and_refused(self) -> None:
         assert not set(known_model_types()) & set(REFUSED)
 

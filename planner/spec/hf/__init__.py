@@ -187,6 +187,20 @@ def known_model_types() -> list[str]:
     return sorted({*READERS, *MTP_READERS, *TEXT_TOWERS})
 
 
+def quantised_bits(quantisation: object) -> int:
+    """Bits of a quantised weight that adapters can be trained beside, 4 or 8; 0 where the config names none.
+
+    `load_in_4bit` and `load_in_8bit` are those of bitsandbytes, `bits` that of GPTQ and AWQ (transformers
+    utils/quantization_config.py).
+    """
+    if not isinstance(quantisation, dict):
+        return 0
+    for bits in (4, 8):
+        if quantisation.get(f"load_in_{bits}bit") is True or quantisation.get("bits") == bits:
+            return bits
+    return 0
+
+
 def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool = False) -> ModelSpec:
     """The model that the parsed `config.json` describes; `file` is named in errors, `name` in answers.
 
@@ -200,8 +214,12 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         if config.get(flag):
             must = "must be false: attention to an encoder is not modelled"
             raise fields.error(flag, must, config[flag], "plan the decoder-only model")
-    if config.get("quantization_config") is not None:
-        fields.assume("quantization_config", "ignored", "training holds weights in the job's precision")
+    if (quantised := config.get("quantization_config")) is not None:
+        bits = quantised_bits(quantised)
+        frozen = f"; with --lora-rank, --frozen-bits {bits} holds them as the config does" if bits else ""
+        fields.assume(
+            "quantization_config", "ignored", f"training holds weights in the job's precision{frozen}"
+        )
     check_head(fields)
     if model_type in TEXT_TOWERS:
         fields = text_fields(fields, model_type)

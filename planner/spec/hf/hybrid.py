@@ -76,6 +76,14 @@ def _nemotron_kinds(f: ConfigFields) -> list[str]:
     if kinds is None:
         f.assume("layers_block_type", "mamba, moe, attention, mlp")
         return ["mamba", "moe", "attention", "mlp"]
+    said = f.optional_integer("num_hidden_layers")
+    if said is not None and said != len(kinds):
+        raise f.error(
+            "num_hidden_layers",
+            f"must be as many as the blocks named, {len(kinds)}",
+            said,
+            "correct one of the two",
+        )
     return _counted(f, kinds)
 
 
