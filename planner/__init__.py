@@ -24,10 +24,28 @@ _ERRORS = ("InputError", "PlannerError")
 class _Question(ModuleType):
     """A module that can be called as the question it answers: planner.plan(...) beside planner.plan.make_plan."""
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    @property
+    def _answers(self) -> Any:
         from planner import api
 
-        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
+        return getattr(api, self.__name__.rpartition(".")[2])
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._answers(*args, **options)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What it takes, for help()."""
+        import inspect  # many programs ask for no help
+
+        from planner import api
+
+        signature = inspect.signature(self._answers)
+        keywords = "\n".join(f"    {name}: {kind}" for name, kind in api.Question.__annotations__.items())
+        name = self.__name__.rpartition(".")[2]
+        return (
+            f"{name}{signature}\n\n{self._answers.__doc__}\n\n{api.Question.__doc__}\nKeywords:\n{keywords}"
+        )
 
 
 class _Package(ModuleType):

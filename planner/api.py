@@ -43,8 +43,8 @@ class Question(TypedDict, total=False):
     `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
     energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}; of an estimate also "layout", such as
     [8, 9, 9, 6]. `assume`: as `planner assumptions` lists them, such as {"pue": "1.2", "price": "2.50 $/h"}.
-    `headroom`: share of the memory kept free. `calibration`: a file of `planner calibrate`. `bf16_layers`: "1,1",
-    layers at either end that an 8- or 4-bit recipe keeps in bf16.
+    `headroom`: share of the memory kept free, 0.05 or "5%". `calibration`: a file of `planner calibrate`.
+    `bf16_layers`: "1,1", layers at either end that an 8- or 4-bit recipe keeps in bf16.
     """
 
     seq_len: int
@@ -54,7 +54,7 @@ class Question(TypedDict, total=False):
     stack: str
     tokens: float | str
     set: Mapping[str, Values]
-    headroom: float
+    headroom: float | str
     assume: Mapping[str, str | float]
     mtp: bool
     lora_rank: int
@@ -133,12 +133,21 @@ def compare(
 
 @_in_keywords(gpus="max_gpus")
 def size(
-    model: Name, cluster: Name, *, days: float | None = None, budget: float | None = None,
+    model: Name, cluster: Name, *, days: float | None = None, budget: float | None = None, min: bool = False,
     max_gpus: int | None = None, **question: Unpack[Question],
 ) -> Sizing:  # fmt: skip
-    """The fewest GPUs that end within `days`, the fastest for `budget` dollars, or with neither the fewest that fit."""
-    if days is not None and budget is not None:
-        raise InputError("one of days and budget may be given", "both")
+    """The fewest GPUs that end within `days`, the fastest for `budget` dollars, or with `min` the fewest that fit."""
+    if sum((days is not None, budget is not None, min)) != 1:
+        given = [
+            name
+            for name, said in (("days", days is not None), ("budget", budget is not None), ("min", min))
+            if said
+        ]
+        raise InputError(
+            "exactly one of days, budget and min must be given",
+            " and ".join(given) or "none",
+            "add days=30, say, or min=True",
+        )
     for name, value in (("days", days), ("budget", budget)):
         _check_number(name, value)
     goal = Goal.DAYS if days is not None else Goal.BUDGET if budget is not None else Goal.MIN
@@ -160,6 +169,8 @@ def _request(
         if not isinstance(value, kind) or (isinstance(value, bool) and known[key] is not bool and words):
             raise InputError(f"{key} must be {words}", repr(value))
     given: dict[str, Any] = {**question, **more}
+    if "headroom" in given:
+        given["headroom"] = _headroom(given["headroom"])
     for key in ("set", "assume"):
         if not isinstance(given.get(key, {}), Mapping):
             raise InputError(f"{key} must be a mapping", repr(given[key]), f"write {key}={_EXAMPLES[key]}")
@@ -179,6 +190,19 @@ def _request(
         model=_name("model", model), cluster=_name("cluster", cluster), gpus=gpus,
         restrict=parse_restriction(settings), layout=layout, assume=assume, **given,
     )  # fmt: skip
+
+
+def _headroom(given: object) -> float:
+    """A share as a number or as text such as "10%". Raises `InputError`."""
+    number = given
+    if isinstance(given, str):
+        try:
+            number = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+        except ValueError:
+            number = None
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise InputError("headroom must be a share from 0 to below 1", repr(given), "write 0.05 or '5%'")
+    return float(number)
 
 
 def _check_number(name: str, given: object) -> None:

@@ -103,13 +103,13 @@ def doubling(start: Point, end: Point) -> Doubling:
 
 def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
     """The cause of most of the time that more devices did not save, in words; empty where they saved all but 1 %.
-    Where they saved more than their share, the term that shrank most.
+    Where they saved more than their share, none, and the term that shrank most.
 
     `fair`: the step time if every term had shrunk with the devices and grown with the batch [s].
     """
     if sum(excess.values()) < -WORTH_SAYING * fair:
         name = min(excess, key=lambda name: excess[name])
-        return f"nothing: {term_name(name)} {excess[name] / fair:+.0%}"
+        return f"none ({term_name(name)} {excess[name] / fair:+.0%})"
     causes: dict[str, float] = {}
     for name, lost in excess.items():
         cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)

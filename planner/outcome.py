@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner.request import DEFAULT_SEQ_LEN, Request
-from planner.space.batch import DEFAULT_BATCH_TOKENS, TOKENS_MEANT, global_batch_of, rounded_batch, shards_of
+from planner.space.batch import (
+    DEFAULT_BATCH_TOKENS,
+    TOKENS_MEANT,
+    batch_words,
+    global_batch_of,
+    rounded_batch,
+    shards_of,
+)
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict
 from planner.spec.terms import term_name
@@ -47,7 +54,7 @@ def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, st
     if text is not None and not text.lower().endswith("tok"):
         doubts = global_batch_of(text, max(seq_len, 1), 1)[1]
         doubted = "".join(TOKENS_MEANT + said.partition(TOKENS_MEANT)[2] for said in doubts)
-        return request, f"global batch held at {text} sequences, as given{doubted}"
+        return request, f"global batch held at {text} sequence{'s' * (text != '1')}, as given{doubted}"
     tokens = (
         DEFAULT_BATCH_TOKENS
         if text is None
@@ -60,11 +67,10 @@ def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, st
     else:
         unit = max(2 ** int(math.log2(wanted)) // 4, 1)
         batch = max(round(wanted / unit), 1) * unit
-    size = f"{batch * seq_len / 1e6:.3g}M tokens"
     what = "about 4M tokens" if text is None else f"{text} asked for"
     over = " or ".join(f"{devices:,}" for devices in sorted(set(sizes)))
     suits = f", rounded to divide over {over} devices" if sizes else ""
-    held = f"global batch held at {batch:,} sequences, {size} ({what}{suits})"
+    held = f"global batch held at {batch_words(batch, seq_len)} ({what}{suits})"
     return replace(request, global_batch=str(batch)), held
 
 

@@ -52,6 +52,7 @@ from planner.solve.relax import (
 )
 from planner.solve.search import SearchResult, bounds_of, search
 from planner.space.axes import recompute_choices
+from planner.space.batch import batch_words
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spare_nodes import FEW_LEGAL, with_spare_nodes
@@ -101,8 +102,7 @@ def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
         return problem, assumed, space
     batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
     problem, assumed = resolve(replace(request, global_batch=str(batch)))
-    size = f"{batch * problem.job.seq_len / 1e6:.3g}M tokens"
-    said = f"global batch {batch:,} sequences, {size} (the nearest to 4M tokens that is legal here)"
+    said = f"global batch {batch_words(batch, problem.job.seq_len)} (the nearest to 4M tokens that is legal here)"
     return problem, (*assumed, said), enumerate_configs(problem, rules, request.restrict)
 
 

@@ -25,7 +25,7 @@ from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
 from planner.request import Request, resolve
-from planner.space.batch import USUAL_PIPELINE, global_batch_of, odd_part, shards_of
+from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
@@ -71,6 +71,10 @@ class Sizing:
     def found(self) -> bool:
         """Is there a size that does what was asked?"""
         return self.answer is not None
+
+    def __repr__(self) -> str:
+        answer = f"{self.answer.gpus:,} GPUs" if self.answer is not None else "none"
+        return f"<Sizing for {self.goal}: {answer} of {len(self.tried)} sizes tried>"
 
     def to_dataframe(self) -> Any:
         """A row for each size tried as a pandas data frame, smallest first."""
@@ -336,8 +340,7 @@ class _Sizer:
             return self.batch_said
         if len(batches) > 1:
             return f"global batch of about 4M tokens as suits a size, {batches[0]:,} to {batches[-1]:,} sequences"
-        size = f"{batches[0] * self.problem.job.seq_len / 1e6:.3g}M tokens"
-        return f"global batch {batches[0]:,} sequences, {size} (about 4M tokens)"
+        return f"global batch {batch_words(batches[0], self.problem.job.seq_len)} (about 4M tokens)"
 
     def sizing(self, goal: Goal, target: float | None, end: str) -> Sizing:
         """The answer among all sizes tried."""

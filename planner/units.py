@@ -31,6 +31,7 @@ _NUMBER: Final = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)
 
 GIB: Final = 2.0**30
 GB: Final = 1e9
+LONG: Final = 2 * 3600.0  # seconds; more are told in hours and days
 
 
 def _bytes_units() -> dict[str, float]:
@@ -131,7 +132,7 @@ def format_time(value: float) -> str:
     """Seconds, from µs to days."""
     if value >= 2 * 86400:
         return f"{value / 86400:.1f} d"
-    if value >= 2 * 3600:
+    if value >= LONG:
         return f"{value / 3600:.1f} h"
     return _scaled(value, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 

@@ -67,7 +67,7 @@ def test_compare_and_size_are_typed_and_tables() -> None:
     assert isinstance(compared, Comparison)
     table = compared.to_dataframe()
     assert list(table["cluster"]) == [standing.cluster for standing in compared.standings]
-    sized = planner.size("llama-3.2-1b", "dgx-h100", max_gpus=16, **SMALL)
+    sized = planner.size("llama-3.2-1b", "dgx-h100", min=True, max_gpus=16, **SMALL)
     assert isinstance(sized, Sizing)
     assert list(sized.to_dataframe()["gpus"]) == [point.gpus for point in sized.tried]
     plan = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, top=3, **SMALL)
@@ -86,7 +86,7 @@ def test_mistakes_say_what_to_do() -> None:
         planner.plan("llama-3.2-1b", "dgx-h100", sequence=4096)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="dgx-h100"):
         planner.compare("llama-3.2-1b", "dgx-h100")
-    with pytest.raises(InputError, match="both"):
+    with pytest.raises(InputError, match="days and budget"):
         planner.size("llama-3.2-1b", "dgx-h100", days=3, budget=4, tokens=1e9)
     with pytest.raises(InputError, match="tokens"):
         planner.plan("llama-3.2-1b", "dgx-h100", tokens=-1)
@@ -97,7 +97,7 @@ def test_types_are_checked_and_paths_are_names(tmp_path: Path) -> None:
     for wrong, words in (
         ({"seq_len": "8192"}, "seq_len must be a whole number"),
         ({"seq_len": True}, "seq_len must be a whole number"),
-        ({"headroom": "5%"}, "headroom must be a number"),
+        ({"headroom": "some"}, "headroom must be a share"),
         ({"mtp": 1}, "mtp must be True or False"),
         ({"stack": 2026}, "stack must be text"),
     ):
@@ -141,3 +141,27 @@ def test_importing_planner_loads_nothing_heavy() -> None:
 def test_values_of_another_type_are_named(asked: Callable[[], object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         asked()
+
+
+def test_a_share_is_a_number_or_a_percentage_here_and_on_the_command_line() -> None:
+    from planner.cli.options import parse_headroom
+
+    for text, share in (("10%", 0.1), ("0.1", 0.1), ("0%", 0.0)):
+        assert parse_headroom(text) == pytest.approx(share)
+    told = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, headroom="10%", **SMALL)
+    assert told.headroom == pytest.approx(0.1)
+
+
+def test_a_size_needs_a_goal_and_is_short_in_print() -> None:
+    with pytest.raises(planner.InputError, match="exactly one of days, budget and min"):
+        planner.size("llama-3.2-1b", "dgx-h100", max_gpus=16, **SMALL)
+    sized = planner.size("llama-3.2-1b", "dgx-h100", min=True, max_gpus=16, **SMALL)
+    assert repr(sized).startswith("<Sizing for min: 8 GPUs of ")
+
+
+@pytest.mark.parametrize("name", ["plan", "estimate", "compare", "size"])
+def test_help_lists_what_a_question_takes(name: str) -> None:
+    told = getattr(planner, name).__doc__
+    assert told.startswith(f"{name}(model: ")
+    assert "global_batch: " in told
+    assert "lora_rank: " in told

@@ -253,3 +253,9 @@ def test_a_cluster_is_compared_with_itself_only_at_another_size() -> None:
     with pytest.raises(InputError, match="named once"):
         compare_clusters(REQUEST, ("dgx-h100", "dgx-h100"), (16,))
     assert len(compare_clusters(REQUEST, ("dgx-h100", "dgx-h100"), (8, 16)).standings) == 2
+
+
+def test_a_tie_is_not_told_as_a_multiple(three: Comparison) -> None:
+    first = three.standings[0]
+    twin = replace(three, standings=(first, replace(first, cluster="its-twin")))
+    assert "its-twin is as good within 0.5 %" in comparison_facts(twin)["headline"]

@@ -20,7 +20,7 @@ from planner.plan import make_plan
 from planner.report.facts import subject_lines
 from planner.report.proof import assumed, cautions, once_sentence
 from planner.request import Request, cost_model, resolve
-from planner.space.batch import global_batch_of
+from planner.space.batch import batch_words, global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, Schedule
@@ -788,3 +788,16 @@ def test_settings_of_a_run_are_said_not_to_be_used_without_one() -> None:
     assert said in resolve(asked)[1]
     assert said not in resolve(replace(asked, tokens=1e12))[1]
     assert not any("not used" in line for line in resolve(replace(asked, assume=asked.assume[2:]))[1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq_len", "said"),
+    [
+        (1, 8192, "1 sequence, 8,192 tokens"),
+        (512, 8192, "512 sequences, 4.19M tokens"),
+        (100, 9999, "100 sequences, 999,900 tokens"),
+        (131072, 8192, "131,072 sequences, 1.07B tokens"),
+    ],
+)
+def test_a_batch_in_words(batch: int, seq_len: int, said: str) -> None:
+    assert batch_words(batch, seq_len) == said

@@ -67,6 +67,19 @@ def test_one_process_and_two_write_the_same_bytes(tmp_path: Path) -> None:
     assert all(row["reason"] for row in refused)
 
 
+def test_points_that_are_refused_are_counted_and_the_first_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("model: [llama-3.2-1b, lama-3.2-1b]\ncluster: 1x8 h100\nseq_len: 2048\n")
+    some = run(file, "-o", tmp_path / "some.csv", "--workers", 1)
+    assert some.exit_code == 0
+    assert "1 of 2 points without a plan, 1 of them refused" in some.stderr
+    assert "the first says: unknown model 'lama-3.2-1b'" in some.stderr
+    file.write_text("model: lama-3.2-1b\ncluster: 1x8 h100\nseq_len: 2048\n")
+    none = run(file, "-o", tmp_path / "none.csv", "--workers", 1)
+    assert none.exit_code == 1
+    assert "1 of 1 points without a plan, 1 of them refused" in none.stderr
+
+
 def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
     from planner.plan import make_plan
 

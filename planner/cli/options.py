@@ -282,14 +282,14 @@ def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
 
 
 def parse_headroom(text: str, name: str = "headroom") -> float:
-    """The fraction that "5%" stands for. Raises `InputError`."""
+    """The fraction that "5%" or "0.05" stands for. Raises `InputError`."""
     number = text.strip().removesuffix("%").strip()
     try:
-        fraction = float(number) / 100
+        fraction = float(number) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         fraction = -1.0
-    if not text.strip().endswith("%") or not 0 <= fraction < 1:
-        raise InputError(f"{name} must be a percentage from 0% to below 100%", text, "write it like 5%")
+    if not 0 <= fraction < 1:
+        raise InputError(f"{name} must be from 0% to below 100%", text, "write it like 5% or 0.05")
     return fraction
 
 

@@ -94,8 +94,14 @@ def sweep(
         f"{len(rows):,} row{'s' * (len(rows) != 1)} of {len(requests):,} point{'s' * (len(requests) != 1)}"
     )
     _say(f"{counts} written to {output}, {found:,} found")
-    if not found:
-        _say(f"the first says: {rows[0]['reason']}")
+    without = [
+        points[0] for i in range(len(requests)) if (points := journal.done[i])[0]["verdict"] != "found"
+    ]
+    if without:
+        refused = sum(row["verdict"] == "refused" for row in without)
+        _say(f"{len(without):,} of {len(requests):,} points without a plan, {refused:,} of them refused")
+        first = next((row for row in without if row["verdict"] == "refused"), without[0])
+        _say(f"the first says: {first['reason']}")
     return 0 if found else 1
 
 

@@ -109,7 +109,9 @@ def headline(comparison: Comparison) -> str:
     text = f"{best.cluster} {_FIRST_WORDS[comparison.objective]}: {_amount(mine, comparison.objective)}"
     if others and (next_best := others[0].value(comparison.objective)) and mine:
         longer = comparison.objective in (Objective.STEP_TIME, Objective.DAYS)
-        text += f"; {others[0].cluster} takes {next_best / mine:.2f} times as {'long' if longer else 'much'}"
+        times = f"{next_best / mine:.2f}"
+        takes = f"takes {times} times as {'long' if longer else 'much'}"
+        text += f"; {others[0].cluster} {takes if times != '1.00' else 'is as good within 0.5 %'}"
     return text
 
 

@@ -29,7 +29,14 @@ from planner.spec.planfile import (
 from planner.spec.subject import ClusterFacts, JobFacts
 from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
-from planner.units import GIB, format_capacity, format_compute, format_count, format_energy
+from planner.units import (
+    GIB,
+    LONG,
+    format_capacity,
+    format_compute,
+    format_count,
+    format_energy,
+)
 
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
 WORTH_SAYING = 0.002  # share of a step
@@ -309,7 +316,9 @@ def split_sentence(choice: Choice) -> str:
 
 
 def precise_time(seconds: float) -> str:
-    """A step time with four digits."""
+    """A step time with four digits, a long one in hours or days as in the headline."""
+    if seconds >= LONG:
+        return aligned_time(seconds, seconds)
     value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1e3, "ms")
     decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
     return f"{value:,.{decimals}f} {unit}"
@@ -333,6 +342,9 @@ def against_first(choices: Sequence[Choice]) -> tuple[str, tuple[str, ...]]:
 
 def aligned_time(seconds: float, largest: float) -> str:
     """A time in the unit of the largest of its column, with as many decimals as all others there."""
+    if largest >= LONG:
+        size, unit = (86400, "d") if largest >= 2 * 86400 else (3600, "h")
+        return f"{seconds / size:,.2f} {unit}"
     return f"{seconds:,.3f} s" if largest >= 1 else f"{seconds * 1e3:,.1f} ms"
 
 

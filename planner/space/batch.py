@@ -11,7 +11,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.space.axes import divisors
-from planner.units import parse_count
+from planner.units import format_count, parse_count
 
 DEFAULT_BATCH_TOKENS: Final = 4e6
 USUAL_PIPELINE: Final = 16  # an odd factor of the devices up to this a pipeline can take
@@ -46,7 +46,6 @@ def global_batch_of(
             raise InputError("the global batch must be a whole number of sequences", str(text))
         return int(sequences), _doubted(str(text), int(sequences), seq_len)
     batch, most = rounded_batch(sequences, (devices,), shards if text is None else 1)
-    size = f"{batch * seq_len / 1e6:.3g}M tokens"
     what = "asked for as tokens"
     if text is None:
         what = (
@@ -54,7 +53,15 @@ def global_batch_of(
             if batch <= most
             else "more than 4M tokens, which the named degrees do not divide"
         )
-    return batch, (f"global batch {batch:,} sequences, {size} ({what}, rounded to a legal size)",)
+    return batch, (f"global batch {batch_words(batch, seq_len)} ({what}, rounded to a legal size)",)
+
+
+def batch_words(batch: int, seq_len: int) -> str:
+    """A batch and its tokens in words: below a million, all of them."""
+    tokens = batch * seq_len
+    size = f"{tokens / 1e6:.3g}M" if 1e6 <= tokens < 9.995e8 else format_count(tokens).replace(" ", "")
+    said = f"{tokens:,}" if tokens < 1e6 else size
+    return f"{batch:,} sequence{'s' * (batch != 1)}, {said} token{'s' * (tokens != 1)}"
 
 
 def rounded_batch(sequences: float, sizes: Sequence[int], held: int = 1) -> tuple[int, int]:

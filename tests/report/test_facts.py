@@ -127,7 +127,16 @@ def test_cautions(example_plan: Plan, choice_of: Callable[..., Choice]) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(5.0, "5.000 s"), (12.3456, "12.35 s"), (12345.0, "12,345 s"), (0.0123, "12.30 ms"), (0.75, "750.0 ms")],
+    [
+        (5.0, "5.000 s"),
+        (12.3456, "12.35 s"),
+        (7000.0, "7,000 s"),
+        (12345.0, "3.43 h"),
+        (49260.3, "13.68 h"),
+        (2e5, "2.31 d"),
+        (0.0123, "12.30 ms"),
+        (0.75, "750.0 ms"),
+    ],
 )
 def test_precise_time(seconds: float, text: str) -> None:
     assert facts.precise_time(seconds) == text
@@ -175,3 +184,9 @@ def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice])
     unpriced = run.model_copy(update={"cost": None, "price_per_device_hour": None})
     figures = {f.label: f for f in facts.key_figures(choice.model_copy(update={"run": unpriced}), "GPU")}
     assert "--assume" in figures["cost"].note
+
+
+def test_long_times_of_a_column_have_the_unit_of_the_longest() -> None:
+    assert facts.aligned_time(49260.319, 49260.319) == "13.68 h"
+    assert facts.aligned_time(1800.0, 49260.319) == "0.50 h"
+    assert facts.aligned_time(1800.0, 1800.0) == "1,800.000 s"
