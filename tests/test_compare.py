@@ -6,10 +6,13 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from planner.cli import app
 from planner.compare import Comparison, Objective, compare_clusters
 from planner.errors import InputError, UnknownNameError
 from planner.outcome import hold_batch, limits, run_days
@@ -259,3 +262,14 @@ def test_a_tie_is_not_told_as_a_multiple(three: Comparison) -> None:
     first = three.standings[0]
     twin = replace(three, standings=(first, replace(first, cluster="its-twin")))
     assert "its-twin is as good within 0.5 %" in comparison_facts(twin)["headline"]
+
+
+@pytest.mark.parametrize("verb", [("compare", "--clusters", "1x8 h100"), ("size", "1x8 h100", "--min")])
+def test_an_answer_can_be_written_to_a_file(verb: tuple[str, ...], tmp_path: Path) -> None:
+    name, *rest = verb
+    where = tmp_path / "answer.json"
+    words = [name, "llama-3.2-1b", *rest, "--global-batch", "64", "--seq-len", "4096", "-o", str(where)]
+    told = CliRunner().invoke(app, [*words, "--json"])
+    assert told.exit_code == 0
+    strip = lambda facts: {k: v for k, v in facts.items() if k in ("kind", "headline", "assumptions")}  # noqa: E731
+    assert strip(json.loads(where.read_text())) == strip(json.loads(told.stdout))

@@ -163,6 +163,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
 ]
+AnswerOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Also write the answer to this JSON file.")
+]
 
 
 @dataclass(frozen=True)

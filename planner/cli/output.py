@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -114,11 +115,21 @@ def say(document: RenderableType, whole_lines: bool = False) -> None:
 
 def say_json(facts: object) -> None:
     """Print one JSON document to stdout."""
-    sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(_document(facts))
 
 
-def tell(answer: Answer, as_json: bool) -> int:
-    """Print an answer as a document or as facts, and say with the exit code whether something was found."""
+def _document(facts: object) -> str:
+    return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def tell(answer: Answer, as_json: bool, output: Path | None = None) -> int:
+    """Print an answer as a document or as facts, write its facts where asked, and say with the exit code whether
+    something was found."""
+    if output is not None:
+        from planner.spec.save import save_bytes
+
+        save_bytes(_document(answer.facts).encode(), output)
+        sys.stderr.write(f"answer written to {output}\n")
     say_json(answer.facts) if as_json else say(answer.document)
     return 0 if answer.found else 1
 

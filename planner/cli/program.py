@@ -33,6 +33,7 @@ from planner.cli import (
 )
 from planner.cli.options import (
     DEFAULT_TUNING,
+    AnswerOption,
     AssumeOption,
     ClusterArgument,
     GpusOption,
@@ -230,14 +231,16 @@ def compare(
         str, typer.Option(help="What to order by: step_time, days, cost or energy.")
     ] = "step_time",
     as_json: JsonOption = False,
+    output: AnswerOption = None,
 ) -> int:
     """Compare the best plan on several clusters. Shows time, cost, energy and what limits each."""
     request = job.request(model)
+    _check_output(output, model, "", job)
     from planner.cli import campaign
 
     with progress("comparing") as spinner:
         answer = campaign.compare(request, clusters or [], gpus, objective, updates(spinner))
-    return tell(answer, as_json)
+    return tell(answer, as_json, output)
 
 
 @app.command(epilog="\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T --days 60")
@@ -259,15 +262,17 @@ def size(
     ] = None,
     job: TuningOptions = DEFAULT_TUNING,
     as_json: JsonOption = False,
+    output: AnswerOption = None,
 ) -> int:
     """Choose the number of GPUs. The fewest that fit or end in time, or the fastest within a budget."""
     check_count("max-gpus", max_gpus)
     request = job.request(model, cluster, max_gpus)
+    _check_output(output, model, cluster, job)
     from planner.cli import campaign
 
     with progress("sizing") as spinner:
         answer = campaign.size(request, days, budget, least, spare_nodes, updates(spinner))
-    return tell(answer, as_json)
+    return tell(answer, as_json, output)
 
 
 @app.command(epilog="\b\nExample:\n  planner assumptions --assume pue=1.3")
