@@ -308,7 +308,7 @@ def test_memory_moves_layers_off_the_stage_that_holds_most() -> None:
     config = ParallelConfig(pp=4, dp=2, num_microbatches=8)
     free = solve_split(model, config, np.inf)
     needed = float(cost_of_split(model, config, free.chunks).device_memory[0])
-    tight = solve_split(model, config, 0.97 * needed)
+    tight = solve_split(model, config, 0.99 * needed)
     assert tight.chunks
     assert tight.chunks != free.chunks
     assert tight.step_time >= free.step_time
