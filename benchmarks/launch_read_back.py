@@ -51,6 +51,7 @@ SAID: Final = {
     "kernels.fused_norm": ("Liger's kernels:", *_OWN),
     "kernels.fused_activation": ("Liger's kernels:", *_OWN),
     "kernels.fused_rotary": ("Liger's kernels:", *_OWN),
+    "kernels.loss_adds_in_product": ("Liger's kernels:",),
     "kernels.float8_scales": _SCALES,
     "communication.tp_gathers_float8": _SCALES,
     "communication.tp_exposed": _ALONE,
