@@ -160,7 +160,8 @@ def legal_launches(
     configuration of it is legal, as of a hybrid where the framework has none.
     """
     problem = triple.problem(STACKS[name])
-    space = enumerate_configs(problem, rules_for(problem.stack), parse_restriction(triple.pins))
+    pins = (*triple.pins, *_asked_for(problem, name))
+    space = enumerate_configs(problem, rules_for(problem.stack), parse_restriction(pins))
     if not len(space):
         raise UnsupportedError("a triple must have a legal configuration", str(triple), "draw another")
     if (missing := _inexpressible(problem, name, release, space)) is not None:
@@ -178,6 +179,12 @@ def legal_launches(
     for kind, part in (("best", found.best if len(found.best) else found.smallest), ("legal", legal)):
         for choice in chooser.choices(part):
             yield Case(triple, kind, launch_of_choice(problem, choice))
+
+
+def _asked_for(problem: Problem, name: str) -> tuple[str, ...]:
+    """What a plan has to be asked for where the framework runs less than the stack whose plans it takes, as its export
+    says: Megatron-Bridge has no virtual stages of hybrids, which Megatron-LM has."""
+    return ("vpp=1",) if name == "megatron-bridge" and problem.model.mambas else ()
 
 
 def _inexpressible(

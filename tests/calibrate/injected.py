@@ -15,7 +15,7 @@ from planner.calibrate.predict import predicted_cost
 from planner.errors import PlannerError
 from planner.request import Request
 
-SEVERITY = {"fabric": 0.25, "overlap": 1.0, "host": 4.0, "imbalance": 2.0, "peak": 0.5, "recompute": 1.0}
+SEVERITY = {"fabric": 0.25, "overlap": 1.0, "host": 6.0, "imbalance": 2.0, "peak": 0.5, "recompute": 1.0}
 BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}
 NOISE, WIDTH = 0.01, 0.05  # of measurements; of a calibrated stack
 LEAST_GAP = 1.1  # a smaller gap is within the error of a prediction, and needs no cause

@@ -26,7 +26,10 @@ NAME = "megatron-2024"
 
 
 def test_the_fit_recovers_what_made_the_measurements() -> None:
-    reader, stack = RunReader(MODELS), load_stack(NAME)
+    reader, shipped = RunReader(MODELS), load_stack(NAME)
+    # of a host that no layer waits for, else products and collectives that it hides could be anything
+    host = shipped.host.model_copy(update={"layer_floor": 0.5e-3, "layer_floor_tp": 0.5e-3})
+    stack = shipped.model_copy(update={"host": host})
     changed = [
         {"seq_len": s, "tp": t, "dp": d} for s in ("4096", "8192") for t, d in (("2", "16"), ("8", "4"))
     ]
@@ -41,7 +44,7 @@ def test_the_fit_recovers_what_made_the_measurements() -> None:
         if prediction is not None
     ]
     fit = fit_stack(stack, PARAMETERS, samples)
-    assert fit.after.max() < 0.04
+    assert fit.after.max() < 0.03
     assert fit.after.max() < 0.3 * fit.before.max()
     assert abs(fit.values["gemm.bf16"] - 1.3) < 0.1
 

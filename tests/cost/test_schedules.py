@@ -69,7 +69,7 @@ def test_no_simulated_row_beats_its_bounds(name: str, kind: str) -> None:
     assert (model.lower_bound(rows) <= least).all()
     assert (least <= time * (1 + 1e-12)).all()
     if name == "1f1b":
-        assert least == pytest.approx(time, rel=1e-14)
+        assert (least == time).all()
     elif "v" not in name and name != "dualpipe":
         assert np.median(least / time) > 0.98
 

@@ -45,12 +45,9 @@ def test_random_launches_are_accepted(name: str) -> None:
         pytest.skip(f"{name} not installed")
     (tally,) = run([name], count=5, legal=2, illegal=0, seed=23, plain=True)
     assert tally.triples == 5
-    assert tally.written >= 10  # models that a launcher knows by name are not all
+    assert tally.written >= 15
     assert tally.clean, tally.facts()
-    # plans for it are Megatron's, whose hybrids may have virtual stages
-    bridge = {"Megatron-Bridge's hybrids must have one chunk of layers a pipeline rank"}
-    unwritten = set(tally.not_expressible) - (bridge if name == "megatron-bridge" else set())
-    assert not unwritten, "the search proposes only what can be written"
+    assert not tally.not_expressible, "the search proposes only what can be written"
     if name in ("deepspeed", "torchtitan"):
         assert tally.ranks == 10
     assert not tally.not_built

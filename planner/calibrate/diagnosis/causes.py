@@ -172,7 +172,7 @@ CAUSES: Final = (
           "--overlap-grad-reduce --overlap-param-gather, CUDA_DEVICE_MAX_CONNECTIONS as the framework says, prefetch",
           _no_overlap, marks=("overlap_grad_reduce=false",), against=("overlap_grad_reduce=true",),
           needs=lambda seen: seen.problem.cluster.num_devices > 1),
-    Cause("host", "CPU-bound: kernel launches are too slow", 0.8, (1.5, 2.5, 4.0, 8.0),
+    Cause("host", "CPU-bound: kernel launches are too slow", 0.8, (1.5, 3.0, 6.0, 12.0),
           "{:.2g}x the usual launch time",
           "launch cost of planner probe; a profile: gaps between kernels, one core at 100 %",
           "larger micro-batches, CUDA graphs, torch.compile, manual garbage collection, performance governor",
