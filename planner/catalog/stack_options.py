@@ -73,6 +73,10 @@ _TENSORWISE: Final[Mapping[str, Mapping[str, Any]]] = {
 _ROWWISE: Final[Mapping[str, Mapping[str, Any]]] = {
     "kernels": {"float8_scales": Float8Scales.ROW}, "communication": {"tp_gathers_float8": False},
 }  # fmt: skip
+# What torchtitan's layers run operation by operation without torch.compile.
+NOT_COMPILED: Final[Mapping[str, Any]] = {
+    "fused_norm": False, "fused_activation": False, "weighs_outputs_apart": True,
+}  # fmt: skip
 # What apply_liger_kernel_to_qwen2 and its like replace by default in transformers' models: rope, rms_norm, swiglu and
 # fused_linear_cross_entropy (linkedin/Liger-Kernel ead96b6 src/liger_kernel/transformers/monkey_patch.py). Before 0.6.2
 # of August 2025 (its 2845fe8) the product added a part's gradient of the head's weight to the others'.
@@ -209,8 +213,8 @@ OPTIONS: Final = (
         "separate unfused ops", StateEngine.TORCH,
     ),
     StackOption(  # as rows of measured runs that do not say "compile" are costed; of later releases a stack of its own
-        NO_COMPILE, ("torchtitan",), {"kernels": {"fused_norm": False, "fused_activation": False}},
-        "without torch.compile: norms and activations are separate unfused ops", until="2024-12",
+        NO_COMPILE, ("torchtitan",), {"kernels": NOT_COMPILED},
+        "without torch.compile: norms, activations and weighing of experts are separate unfused ops", until="2024-12",
     ),
     StackOption(
         FLASH_ATTENTION_3, ("deepspeed",), {"kernels": {"attention": AttentionKernel.FLASH}},

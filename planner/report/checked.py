@@ -51,10 +51,8 @@ def _figures(answer: Mapping[str, Any]) -> list[str]:
 
 def _better(answer: Mapping[str, Any]) -> list[RenderableType]:
     better = answer["better"]
-    if better is None and answer["verdict"] in (
-        "fits",
-        "borderline",
-    ):  # legal, if perhaps with an unknown option
+    # legal, if perhaps with an unknown option
+    if better is None and answer["verdict"] in ("fits", "borderline"):
         return [prose("nothing better was found for this job")]
     if better is None:
         return [prose("no configuration of this job was found that is legal and fits")]

@@ -107,10 +107,8 @@ def factors_of(observations: Sequence[Observation], predicted: Array, told: Arra
     """
     narrow = narrow_formats(seen.problem for seen in observations)
     band = unmeasured_band(observations[0].problem)
-    prior, differs = (
-        prior_of(band),
-        MOVED if band is None else 1.0,
-    )  # where nothing was measured nothing is shipped
+    # where nothing was measured nothing that is shipped can hold
+    prior, differs = prior_of(band), MOVED if band is None else 1.0
     rows = Rows(
         residuals=errors_of(observations, predicted),
         sensitivities=told,

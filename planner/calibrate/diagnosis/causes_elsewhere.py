@@ -121,9 +121,8 @@ def causes_on(architecture: Architecture) -> tuple[Cause, ...]:
         words = _ELSEWHERE.get(architecture, {}).get(cause.name)
         if words is not None:
             cause = replace(cause, test=words.test, cure=words.cure, title=words.title or cause.title)
-        if (
-            architecture is Architecture.TPU and cause.name in _BETWEEN
-        ):  # hosts of one slice are joined by its links
+        # hosts of one slice are joined by its links
+        if architecture is Architecture.TPU and cause.name in _BETWEEN:
             cause = replace(cause, needs=_several_domains)
         found.append(cause)
     return tuple(found)

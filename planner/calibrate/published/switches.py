@@ -17,6 +17,7 @@ from planner.catalog.stack_options import (
     GRADIENTS_16,
     GRADIENTS_32,
     LIGER_KERNELS,
+    NOT_COMPILED,
     OLDER_LIGER,
     PURE_BF16,
     TP_NOT_OVERLAPPED,
@@ -153,8 +154,7 @@ def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
     compiled = _COMPILE.asked(text)
     if not stack.name.startswith("torchtitan") or compiled or (compiled is None and "fsdp" not in text):
         return None
-    kernels = {"fused_norm": False, "fused_activation": False, "weighs_outputs_apart": True}
-    return {"kernels": kernels}, "no torch.compile"
+    return {"kernels": dict(NOT_COMPILED)}, "no torch.compile"
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:

@@ -170,9 +170,8 @@ def _overlap(launch: Launch, recipe: Recipe) -> dict[str, Any]:
         fields[SHARED_OVERLAP] = False  # each refuses the other
     if recipe.overlaps:
         return fields | {f"comm_overlap.{name}": value for name, value in (of_model | of_replicas).items()}
-    if (
-        launch.config.pp > 1
-    ):  # as the section has them (training/comm_overlap.py _get_model_comm_overlap_cfgs)
+    # as the section has them (training/comm_overlap.py _get_model_comm_overlap_cfgs)
+    if launch.config.pp > 1:
         interleaved = launch.config.vpp > 1
         of_model |= {"overlap_p2p_comm": interleaved, "batch_p2p_comm": not interleaved}
     return fields | {f"model.{name}": value for name, value in of_model.items()}

@@ -84,9 +84,8 @@ def not_read(overrides: Mapping[str, Any]) -> list[str]:
 def _costs_nothing(name: str, value: Any) -> bool:
     section, _, field = name.partition(".")
     plain = section in _COMPILED and _COMPILED[section].match(field)
-    overwritten = (
-        section in ("model", "optimizer", "ddp") and field in DEFAULTS
-    )  # `sharding.overruled` says so
+    # `sharding.overruled` says so
+    overwritten = section in ("model", "optimizer", "ddp") and field in DEFAULTS
     if section in _SECTIONS or plain or overwritten or _ARCHITECTURE.match(name):
         return True
     word = str(value).lower()
