@@ -15,6 +15,7 @@ from planner.cost.offload import host_range
 from planner.cost.pipeline.step import slow_mode_share, slow_mode_time
 from planner.cost.shapes import shape_distance_of
 from planner.spec.config import ParallelConfig
+from planner.spec.machine.rates import KernelRates
 from planner.spec.planfile import (
     CalibrationLevel,
     Confidence,
@@ -110,6 +111,13 @@ _SPARSE_UNTIMED: Final[Mapping[SparseKernel | None, str]] = {
 }
 
 
+def unmeasured(problem: Problem, kernels: KernelRates) -> bool:
+    """Did nobody measure the device: neither its kernels nor runs of the stack on it, not even a calibration?"""
+    stack = problem.stack
+    runs = problem.cluster.accelerator.name in stack.devices
+    return not (kernels.measured or runs or stack.calibration)
+
+
 def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     """The calibration level of a prediction, the band it has earned, and what both rest on."""
     stack, kernels, links = problem.stack, model.kernels, model.links
@@ -160,7 +168,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
         band *= UNLIKE_BAND
         notes.append(f"wider because the stack's runs were on {', '.join(stack.devices)}")
-    if not kernels.measured and not stack.calibration:
+    if unmeasured(problem, kernels):
         level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
         notes.append("wider because kernels of such a device were not measured")
     if kernels.kin:

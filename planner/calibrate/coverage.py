@@ -15,7 +15,7 @@ from planner.calibrate.published.measured import group_of, is_judged, number_of
 from planner.calibrate.statistics import Answer, error_summary
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
-from planner.reasons import confidence_of
+from planner.reasons import confidence_of, unmeasured
 from planner.spec.rule import Problem
 
 _SIZES: Final = ((8, "to 8"), (64, "9 to 64"), (512, "65 to 512"), (math.inf, "above 512"))
@@ -47,10 +47,10 @@ def band_shown(problem: Problem) -> float:
 
 
 def unmeasured_band(problem: Problem) -> float | None:
-    """The same as `planner estimate` shows it where nobody measured kernels of the device, not even a calibration; None
-    where somebody did."""
+    """The same as `planner estimate` shows it where nobody measured the device (`reasons.unmeasured`); None where
+    somebody did."""
     kernels, links = rates_of(problem.cluster)
-    if kernels.measured or problem.stack.calibration:
+    if not unmeasured(problem, kernels):
         return None
     return confidence_of(problem, CostModel(problem, kernels, links)).band
 

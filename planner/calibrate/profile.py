@@ -24,15 +24,21 @@ from planner.cost.device.kernels import (
     grouped_gemm_time,
     memory_bound_time,
 )
+from planner.cost.device.rates import HALF
 from planner.cost.network.collectives import CollectiveKind
 from planner.errors import FileInputError, InputError, PlannerError, field_given, field_must
 from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.architecture import Architecture
 from planner.spec.machine.rates import KernelRates
 from planner.spec.overlay import Overlay
 from planner.spec.precision import Dtype
 
 LARGEST_FILE: Final = 20_000_000
 FEW: Final = 2.0  # measurements that the shipped table weighs as much as
+# Time of the grouped kernel that a probe runs, torch._grouped_mm in 16 bits, over that of the tables, where it has one:
+# 20 forward and backward passes on B200 (1.18 to 1.66; torchao, prototype/moe_training/README.md since 0.13) and 4
+# forward ones on H100 (1.10 to 1.20; its pull requests 2490 and 2756)
+TORCH_GROUPED: Final = {Architecture.BLACKWELL: 1.36, Architecture.HOPPER: 1.15}
 ATTENTION_EXTENTS: Final = ("batch", "seq_q", "seq_kv", "heads", "kv_heads", "d_qk", "d_v")
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -120,7 +126,8 @@ def expected(measured: Measurement, accelerator: Accelerator, rates: KernelRates
             return float(gemm_time(*extents, dtype, roofline))
         if measured.kind == "grouped_gemm":
             extents = (float(shape["rows"]), float(shape["n"]), float(shape["k"]))
-            return float(grouped_gemm_time(*extents, float(shape["groups"]), dtype, roofline))
+            usual = float(grouped_gemm_time(*extents, float(shape["groups"]), dtype, roofline))
+            return usual * (TORCH_GROUPED.get(accelerator.architecture, 1.0) if dtype in HALF else 1.0)
         if measured.kind in ("attention", "attention_backward"):
             batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v = (float(shape[n]) for n in ATTENTION_EXTENTS)
             both = attention_time(batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v, 1.0, roofline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,15 @@ def test_a_rate_of_a_device_is_read_whatever_it_is_called(unit: str) -> None:
     request = Request("llama-3.1-8b", "tpu-v6e", gpus=64, seq_len=4096, global_batch="512")
     run = observe(request, f"8000 tokens/s/{unit}:zero=3")[0]
     assert run.seconds == pytest.approx(512 * 4096 / 8000 / 64)
+
+
+def test_runs_of_the_stack_on_a_device_measure_it() -> None:
+    """Nobody timed kernels of the H100 with 96 GB and 500 W, but torchtitan-2024 is fitted to runs on it."""
+    node = "16x8 h100-sxm-96g-hbm2e-500w 400G-roce"
+    request = Request(
+        "llama-3.1-8b", node, gpus=128, seq_len=8192, global_batch="256", stack="torchtitan-2024"
+    )
+    known = observe(request, "5 s:zero=3")[0].problem
+    other = observe(replace(request, stack="torchtitan-2026"), "5 s:zero=3")[0].problem
+    assert unmeasured_band(known) is None
+    assert unmeasured_band(other) is not None

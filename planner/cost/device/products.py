@@ -122,7 +122,7 @@ class ProductModel:
         states = self.rates.problem.stack.states
         traffic = 2.0 * states.gradient if states.fused_weight_gradient else None
         if gemm.expert:
-            factor = factor * self.rates.problem.stack.compute.grouped_gemm
+            factor = factor * self._grouped_factor(form)
             forward = grouped_gemm_time(m, n, k, local, key, roofline)
             dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, key, roofline, traffic)
         else:
@@ -139,6 +139,12 @@ class ProductModel:
             ahead, back = self._quantising(gemm, x.sequence_split[first], m, n, k, local)
             forward, dgrad = forward + ahead, dgrad + back
         return Products(*(seconds[inverse] for seconds in (forward, dgrad, wgrad)))
+
+    def _grouped_factor(self, form: Dtype) -> float:
+        """Time of a grouped product of this format over that of the stack's others [1]."""
+        compute, device = self.rates.problem.stack.compute, self.rates.problem.cluster.accelerator
+        own = compute.grouped_gemm_16_bit.get(device.architecture, 1.0) if form in HALF else 1.0
+        return compute.grouped_gemm * own
 
     def _multiplies_rows_slowly(self) -> bool:
         """Do products whose operands have a scale a row run slower than those of one a tensor? On Hopper."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from planner.spec.attention import Attention
+from planner.spec.machine.architecture import Architecture
 from planner.spec.precision import Dtype
 from planner.spec.stack.kinds import (
     AttentionKernel,
@@ -221,6 +222,11 @@ class Compute(Section):
         ge=0.3,
         le=6.0,
         description="time of the experts' GEMMs relative to that of others of their format",
+    )
+    grouped_gemm_16_bit: dict[Architecture, Annotated[float, Field(ge=0.3, le=6.0)]] = Field(
+        default_factory=dict,
+        description="the same of those in bf16 and fp16 alone, by architecture: software with grouped kernels of its "
+        "own; missing: 1",
     )
     attention: float = Field(1.0, ge=0.3, le=6.0)
     memory_bound: float = Field(1.0, ge=0.3, le=12.0)

@@ -1,0 +1,68 @@
+"""Grouped products of software with kernels of its own, and a probe that runs PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.calibrate.profile import Measurement, expected
+from planner.catalog.load_stacks import load_stack
+from planner.catalog.loader import load_kernel_rates
+from planner.spec.machine.architecture import Architecture
+from planner.spec.machine.load_cluster import load_cluster
+from planner.spec.precision import Precision
+from tests.problems import dense_model, moe_model, problem, seconds_of, with_section
+
+OWN = 1.2  # torchtitan-2026.yaml
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "slower"),
+    [
+        ("b200", Precision.BF16, True),
+        ("gb300", Precision.BF16, True),
+        ("h100", Precision.BF16, False),
+        ("b200", Precision.FP8_MX, False),
+    ],
+)
+def test_only_16_bit_products_of_experts_on_blackwell(chip: str, precision: Precision, slower: bool) -> None:
+    assert load_stack("torchtitan-2026").compute.grouped_gemm_16_bit == {Architecture.BLACKWELL: OWN}
+    for model in (moe_model(), dense_model()):
+        subject = problem(model, f"1x8 {chip}", precision=precision, stack="torchtitan-2026")
+        usual = with_section(subject, "compute", grouped_gemm_16_bit={})
+        told = seconds_of(subject, "gemm", 2) / seconds_of(usual, "gemm", 2)
+        if slower and model.is_moe:
+            assert 1.02 < told < OWN
+        else:
+            assert told == 1.0
+
+
+def seconds_expected(chip: str, rows: int, n: int, k: int, groups: int) -> float:
+    """Of the grouped product that a probe runs."""
+    device = load_cluster(f"1x8 {chip}").accelerator
+    shape = {"rows": rows, "n": n, "k": k, "groups": groups}
+    measurement = Measurement(kind="grouped_gemm", name="experts", dtype="bf16", shape=shape)
+    found = expected(measurement, device, load_kernel_rates(device.name, device.architecture))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "milliseconds"),
+    [
+        (8192, 8192, 5120, 1.31),
+        (8192, 5120, 8192, 1.26),
+        (16640, 8192, 5120, 2.331),
+        (16640, 5120, 8192, 2.424),
+    ],
+)
+def test_a_probe_expects_what_torch_grouped_mm_takes_on_h100(
+    rows: int, n: int, k: int, milliseconds: float
+) -> None:
+    """torchao's own timings, 16 groups (pull requests 2490 and 2756)."""
+    assert seconds_expected("h100", rows, n, k, 16) == pytest.approx(milliseconds / 1e3, rel=0.06)
+
+
+def test_a_probe_expects_less_of_blackwell_than_its_tables() -> None:
+    """torchao's README: Llama 4's experts in bf16 reach 790 to 970 TFLOP/s there, forward and backward."""
+    rate = 2 * 131072 * 8192 * 5120 / seconds_expected("b200", 131072, 8192, 5120, 8)
+    assert 790e12 < rate < 970e12
