@@ -38,6 +38,9 @@ Array = NDArray[np.float64]
 
 # Backward of an unfused softmax: gradients of its output and input in fp32 and 16 bits.
 SCORE_GRADIENT_BYTES = 12.0
+# Of every value of experts' outputs that are weighed in fp32 by an operation of their own, alive in its backward pass:
+# their gradient as it comes, that of the outputs and the product that is summed to that of the weights.
+WEIGHING_BYTES = 12.0
 
 
 def layer_parts(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> dict[str, Array]:
@@ -206,4 +209,7 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
     if problem.stack.communication.dispatcher is Dispatcher.ALL_GATHER:
         # gradients of the tokens of all ranks of the group, gathered and, by the experts here, made
         stream = stream + np.where(x.e * x.et > 1, 2.0 * act * routed * x.e * x.et * x.expert_tokens, 0.0)
-    return stream + np.maximum(rows * (act * routed * x.et + layer.moe.expert_ffn * width) + local, whole)
+    wide = rows * (act * routed * x.et + layer.moe.expert_ffn * width) + local
+    if problem.stack.kernels.weighs_outputs_apart:
+        wide = np.maximum(wide, WEIGHING_BYTES * rows * x.et * routed)
+    return stream + np.maximum(wide, whole)

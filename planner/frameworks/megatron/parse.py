@@ -195,7 +195,8 @@ def _kernel_notes(a: Arguments) -> list[str]:
         )
     moments = a.word("--exp-avg-dtype", "fp32")
     if moments not in ("fp32", "bf16"):
-        said.append(f"--exp-avg-dtype {moments}: moments are counted in fp32")
+        copies = ", of which Transformer Engine makes fp32 copies, all at once, in an update"
+        said.append(f"--exp-avg-dtype {moments}: moments are counted in fp32{copies}")
     share = a.number("--optimizer-offload-fraction", 1.0)
     if a.has("--optimizer-cpu-offload") and share < 1:
         said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted in CPU memory")
