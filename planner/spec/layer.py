@@ -62,6 +62,7 @@ class Moe:
     (LatentMoE of Nemotron 3, arXiv 2604.12374); 0: the hidden width itself. `zero_experts`: more experts that compute
     nothing, among which the router chooses its `top_k` too (LongCat-Flash, arXiv 2509.01322, section 2.1).
     `latent_norm`: what the routed experts return together passes a norm before the projection back (Kimi K3).
+    `clamped`: gate and up are clamped, and the up offset, before they are multiplied (gpt-oss).
     """
 
     experts: int
@@ -80,6 +81,7 @@ class Moe:
     router_scale: bool = False
     zero_experts: int = 0
     latent_norm: bool = False
+    clamped: bool = False
 
     def __post_init__(self) -> None:
         require_positive("moe", experts=self.experts, top_k=self.top_k, expert_ffn=self.expert_ffn)

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.layer_memory import WEIGHING_BYTES
+from planner.cost.memory.activations import CLAMPED_KEPT
 
 # operations of a layer, forward and backward; under tensor parallelism
 DENSE, PARALLEL = (29, 34), (37, 42)
@@ -117,3 +119,59 @@ def test_what_torchtitan_dispatches() -> None:
     assert ran.returncode == 0, ran.stderr
     found = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()[-2:]]
     assert found == [DENSE, PARALLEL]
+
+
+# Prints values that torchtitan's gate of gpt-oss keeps for its backward pass, per value of its output, its input's
+# storage left out and its output counted, which the product behind it keeps; and the bytes of a value alive at once in
+# the backward pass of outputs weighed in fp32.
+KEPT = """
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+from torchtitan.models.gpt_oss.moe import swiglu
+
+h = torch.randn(64, 512, dtype=torch.bfloat16, requires_grad=True) + 0.0
+kept = {h.untyped_storage().data_ptr(): 0}
+
+def keep(tensor):
+    kept.setdefault(tensor.untyped_storage().data_ptr(), tensor.numel())
+    return tensor
+
+with saved_tensors_hooks(keep, lambda tensor: tensor):
+    out = swiglu(h)
+kept[out.untyped_storage().data_ptr()] = out.numel()
+print(sum(kept.values()) / out.numel())
+
+class Alive(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.storages, self.most = WeakIdKeyDictionary(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for each in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(each, torch.Tensor):
+                storage = each.untyped_storage()
+                self.storages[storage] = storage.nbytes()
+        self.most = max(self.most, sum(self.storages.values()))
+        return out
+
+outputs = torch.randn(64, 512, dtype=torch.bfloat16, requires_grad=True)
+scores = torch.rand(64, requires_grad=True)
+weighed = (outputs.to(torch.float32) * scores.reshape(-1, 1)).to(outputs.dtype)
+gradient = torch.ones_like(weighed)
+with Alive() as alive:
+    torch.autograd.backward([weighed], [gradient])
+print(alive.most / outputs.numel())
+"""
+
+
+@pytest.mark.slow
+def test_what_gates_and_weights_of_experts_hold() -> None:
+    pytest.importorskip("torchtitan")
+    ran = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    kept, alive = map(float, ran.stdout.split()[-2:])
+    assert kept == CLAMPED_KEPT + 1
+    assert alive == pytest.approx(WEIGHING_BYTES, abs=0.05)

@@ -29,6 +29,8 @@ _UNSHARDED: Final = r"\b(?:no|without) (?:the )?dist\w* ?optim|dist\w* ?optim\w*
 _NONE: Final = ("none", "no", "false", "off", "replicated")
 # software that shards parameters unless told otherwise, where its stack can do less, too
 _FULL_BY_DEFAULT: Final = r"maxtext|levanter"
+# of `fully_shard`, whose stage 2 is its stage 3 with weights that are gathered once a step
+_STAYS_GATHERED: Final = r"\breshard after forward (?:never|false|off|no)\b|\b(?:no|without|not) reshard\w*(?: after (?:the )?forward)?\b"
 _HYBRID: Final = r"\bhsdp|\bhybrid ?shard|^hybrid"
 _PAIR: Final = re.compile(r"\bhsdp (\d+) ?x ?(\d+)\b")  # replicas x ranks of a shard
 _NODES: Final = re.compile(r"\b(?:hsdp|shard\w*)(?: [a-z]+)? (\d+) nodes?\b")
@@ -75,6 +77,9 @@ def sharding_in(cells: Row, stack: Stack, ranks: Ranks, assumed: list[str]) -> t
     zero, hybrid = _column(text, assumed) if stated(text) else _elsewhere(cells, stack, assumed)
     if ranks.replicas == 1:
         return 0, 0
+    if zero == _FULL and re.search(_STAYS_GATHERED, spaced(f"{text}; {cells['extras']}")):
+        assumed.append("weights that stay gathered after the forward pass: ZeRO stage 2")
+        zero = 2
     if not hybrid:
         return zero, _narrower(f"{text}; {cells['extras']}", zero, cells, stack, ranks, assumed)
     if owns_tensors(cells["framework"]) and stage_in(text) is None:

@@ -38,6 +38,10 @@ WEIGHING_PASSES = 10.0
 # Left out: the 20 rounds that normalise a token's mixture, 64 bytes each.
 STREAM_PASSES = (3.0, 2.0)
 CHUNK_PASSES = 4.0
+# Forward passes of single operations over the width of experts with clamped gates: two clamps that read both halves
+# (6), a scale, a sigmoid, a product and a sum (2 + 2 + 3 + 4); and of their first biases, laid out by row and added
+# (2 + 6; torchtitan 0.3.0 models/gpt_oss/moe.py). The second biases are left out.
+CLAMPED_PASSES, BIAS_PASSES = 17.0, 8.0
 # Bytes that PyTorch moves of every value of the sums that a branch attends to by attention residuals: put side by side,
 # cast to fp32, squared, averaged, normed, multiplied by the query, summed, weighed, summed; backward twice as many
 # (Megatron-Bridge models/kimi/kimi_k3_ops.py attn_res_aggregate; torchtitan 002c4cc models/kimi_k3/model.py alike).
@@ -156,7 +160,9 @@ class PassModel:
                 zeros = act * group * x.expert_tokens * layer.moe.width(int(h))
                 moved["moe_permute"] = moved["moe_permute"] + zeros
             activated = _activation_passes(layer.moe.gated, kernels)
-            moved["moe_act"] = act * rows * layer.moe.expert_ffn * activated
+            clamps = layer.moe.clamped and not kernels.fused_activation
+            apart = CLAMPED_PASSES + BIAS_PASSES * layer.moe.expert_bias if clamps else activated
+            moved["moe_act"] = act * rows * layer.moe.expert_ffn * apart
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.choices
             moved["shared"] = act * x.tokens * activated * layer.moe.shared_ffn / x.t
         return moved

@@ -32,6 +32,9 @@ STATISTIC_BYTES = 4.0
 # backward: gradients of both, of their product and of their sum (Megatron-Bridge models/kimi/kimi_k3_ops.py).
 RESIDUAL_KEPT = 8.0
 RESIDUAL_WORKING = 16.0
+# Tensors as wide as experts that a clamped gate of single operations keeps, its input and output left out: the clamped
+# gate, its sigmoid, their product and the clamped up (torchtitan 0.3.0 models/gpt_oss/moe.py swiglu).
+CLAMPED_KEPT = 4.0
 # Copies of the fp32 stream alive in the backward pass of an RMS norm of single operations, beside the one it kept: the
 # gradient of the normed stream, its part through the product, and of the square the factor, the gradient and their sum.
 NORM_WORKING = 5.0
@@ -218,7 +221,8 @@ def _moe_parts(
         x.expert_tokens * moe.latent * linear_input_bytes(recipe, kernels)
     )  # read by the projection back
     fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * (kernels.activation_input_bytes or act)
-    silu = rows * moe.expert_ffn * (act if moe.gated and not kernels.fused_activation else 0.0)
+    eager = (CLAMPED_KEPT if moe.clamped else 1.0) if moe.gated and not kernels.fused_activation else 0.0
+    silu = rows * moe.expert_ffn * act * eager
     product = rows * moe.expert_ffn * linear_input_bytes(recipe, kernels)
     parts = {"moe": router + permuted + outputs + fc1 + combined, "moe_act": silu + product}
     if moe.shared_ffn:

@@ -171,6 +171,7 @@ def _moe(a: Arguments, gated: bool, bias: bool, ffn: int, activation: Activation
         top_groups=a.count("--moe-router-group-topk", 0),
         activation=activation,
         latent=a.count("--moe-latent-size", 0),
+        clamped=a.has("--activation-func-clamp-value"),
     )
 
 

@@ -71,6 +71,7 @@ def read_gpt_oss(f: ConfigFields, name: str) -> ModelSpec:
     )
     attention = replace(attention, sinks=True)
     moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(128, 4), bias=True)
+    moe = replace(moe, clamped=True)
     window = f.integer("sliding_window", default=128)
     pattern = [i % 2 == 0 for i in range(core.num_layers)]
     windows = windows_per_layer(f, core.num_layers, window, pattern)

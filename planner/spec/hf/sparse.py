@@ -296,6 +296,7 @@ def read_minimax_m3(f: ConfigFields, name: str) -> ModelSpec:
         default=(128, 4),
         shared_ffn=f.integer("shared_intermediate_size", default=3072),
     )
+    moe = replace(moe, clamped=True)
     mlp = Mlp(f.integer("dense_intermediate_size"), True, False, Activation.QUICK_GELU)
     frequencies = f.integers("moe_layer_freq") if f.given("mlp_layer_types") is None else None
     if frequencies is not None:

@@ -112,3 +112,18 @@ def test_groups_that_a_stack_has_not_are_said() -> None:
     run = read(framework="DeepSpeed", tp="1", pp="1", dp="64", dp_sharding="zero1", extras="zero1=8")
     assert (run.config.zero, run.config.hsdp) == (1, 0)
     assert any(said.startswith("not modelled: shards of 8 ranks") for said in run.assumed)
+
+
+@pytest.mark.parametrize(
+    ("cell", "extras", "stage"),
+    [
+        ("fsdp", "reshard_after_forward never (weights kept gathered)", 2), ("zero3", "no reshard after forward", 2),
+        ("zero3", "fsdp_reshard_after_forward=never", 2), ("zero3", "reshard_after_forward: False", 2),
+        ("fsdp2, no resharding", "", 2), ("zero3", "reshard_after_forward always", 3), ("zero3", "", 3),
+        ("zero1", "reshard_after_forward never", 1),
+    ],
+)  # fmt: skip
+def test_weights_that_stay_gathered(cell: str, extras: str, stage: int) -> None:
+    run = read(dp_sharding=cell, extras=extras)
+    assert run.config.zero == stage
+    assert any("stay gathered" in said for said in run.assumed) == (stage == 2)
