@@ -30,7 +30,7 @@ _NONE: Final = ("none", "no", "false", "off", "replicated")
 # software that shards parameters unless told otherwise, where its stack can do less, too
 _FULL_BY_DEFAULT: Final = r"maxtext|levanter"
 # of `fully_shard`, whose stage 2 is its stage 3 with weights that are gathered once a step
-_STAYS_GATHERED: Final = r"\breshard after forward (?:never|false|off|no)\b|\b(?:no|without|not) reshard\w*(?: after (?:the )?forward)?\b"
+_STAYS_GATHERED: Final = r"\breshard after forward (?:never|false|off|no)\b|\b(?:no|without|not) reshard"
 _HYBRID: Final = r"\bhsdp|\bhybrid ?shard|^hybrid"
 _PAIR: Final = re.compile(r"\bhsdp (\d+) ?x ?(\d+)\b")  # replicas x ranks of a shard
 _NODES: Final = re.compile(r"\b(?:hsdp|shard\w*)(?: [a-z]+)? (\d+) nodes?\b")
