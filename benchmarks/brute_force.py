@@ -95,16 +95,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="ask this one alone")
     parser.add_argument("--models", type=Path, help="where the models' files are kept")
-    parser.add_argument("--json", type=Path, help="every judged answer")
+    parser.add_argument(
+        "--json", type=Path, help="every judged answer; those that it holds are not asked again"
+    )
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
     numbers = range(given.questions) if given.only is None else (given.only,)
+    kept = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
+    known = {one["name"]: (one.pop("model"), Judged(**one)) for one in kept}
     found = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.models or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         for number in numbers:
-            found.append(judged_question(f"{given.seed}-{number}", folder))
+            seed = f"{given.seed}-{number}"
+            found.append(known.get(seed) or judged_question(seed, folder))
             kind, one = found[-1]
             said = f"{one.beaten}, {one.faster:.2%}" if one.beaten else "not beaten"
             print(f"{one.name} {kind}: {one.verdict}, {said}", file=sys.stderr, flush=True)

@@ -175,7 +175,7 @@ class Asked:
         gap = proof.gap if proof else None
         return Judged(
             name=name,
-            question=command("plan", self.request, self.problem, _settings(self.request.restrict)),
+            question=command("plan", self.request, self.problem, settings(self.request.restrict)),
             verdict=plan.verdict,
             step=plan.choices[0].step_time if plan.found else None,
             gap=gap,
@@ -241,7 +241,7 @@ class Asked:
             axis: (value,) for axis, value in axes.items() if value != neutral[axis] or axis in ("sp", "zero")
         }
         layout = [f"layout={','.join(map(str, hunt.layout))}"] if hunt.layout else []
-        return command("estimate", self.request, self.problem, [*_settings(said), *layout])
+        return command("estimate", self.request, self.problem, [*settings(said), *layout])
 
 
 _CODES: Final = ("sp", "zero", "schedule", "recompute", "recompute_layers", "recompute_modules", "offload", "hsdp",
@@ -257,7 +257,7 @@ def pinned(config: ParallelConfig, problem: Problem) -> dict[str, int]:
     return values
 
 
-def _settings(restrict: Mapping[str, tuple[int, ...]]) -> list[str]:
+def settings(restrict: Mapping[str, tuple[int, ...]]) -> list[str]:
     return [
         f"{axis}={','.join(value_text(axis, value) for value in values)}" for axis, values in restrict.items()
     ]

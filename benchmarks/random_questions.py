@@ -171,31 +171,39 @@ class Question:
 
 
 def random_question(seed: str, folder: Path) -> Question:
-    """The question of a seed, its model written into `folder`."""
+    """The question of a seed, its model written into `folder`: one of which something is legal."""
     rng = random.Random(seed)
     for _ in range(TRIES):
-        config = random_model(rng)
-        path = folder / f"question-{seed}.json"
-        path.write_text(json.dumps(config, indent=1), encoding="utf-8")
-        shape, lengths = rng.choice(SHAPES), (512, 1024, 2048, 4096)
-        request = Request(
-            str(path), f"{shape} {rng.choice(DEVICES)} {rng.choice(NETWORKS)}", None, rng.choice(lengths),
-            str(rng.choice(BATCHES)), stack=rng.choice(_stacks()), headroom=rng.choice(HEADROOMS), seek_batch=False,
-            front=False,
-        )  # fmt: skip
-        held = _restrictions(rng, request)
-        try:
-            request = replace(
-                request, restrict=parse_restriction(f"{axis}={value}" for axis, value in held.items())
-            )
-            problem, _ = resolve(request)
-        except PlannerError:
+        drawn = random_request(rng, folder / f"question-{seed}.json")
+        if drawn is None:
             continue
+        request, problem, config = drawn
         request = narrowed(request, problem)
         space = legal_space(problem, request.restrict, MOST_LEGAL)
         if space:
             return Question(request, problem, config, space)
     raise AssertionError(f"no question of seed {seed} can be asked")
+
+
+def random_request(rng: random.Random, path: Path) -> tuple[Request, Problem, Config] | None:
+    """A question about a random model, which is written into a file; None where it cannot be asked."""
+    config = random_model(rng)
+    path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+    shape, lengths = rng.choice(SHAPES), (512, 1024, 2048, 4096)
+    request = Request(
+        str(path), f"{shape} {rng.choice(DEVICES)} {rng.choice(NETWORKS)}", None, rng.choice(lengths),
+        str(rng.choice(BATCHES)), stack=rng.choice(_stacks()), headroom=rng.choice(HEADROOMS), seek_batch=False,
+        front=False,
+    )  # fmt: skip
+    held = _restrictions(rng, request)
+    try:
+        request = replace(
+            request, restrict=parse_restriction(f"{axis}={value}" for axis, value in held.items())
+        )
+        problem, _ = resolve(request)
+    except PlannerError:
+        return None
+    return request, problem, config
 
 
 def _stacks() -> list[str]:
