@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -124,23 +124,33 @@ def _why(plan: Plan, hunt: Hunt) -> str:
     return "nothing is said to fit" if hunt.config else ""
 
 
-def known_beaten(known: Known, folder: Path) -> tuple[float, float, float | None]:
-    """Step times of the answer and of what was found before, and what the answer says none is faster than [s].
+@dataclass(frozen=True)
+class Before:
+    """What was found before beside the answer of today: step times, and what the answer says none is faster than [s].
+    `beaten`: is that wrong, and not of what the answer says that the program holds?"""
 
-    Raises `PlannerError` where `planner estimate` no longer takes what was found."""
+    name: str
+    step: float
+    other: float
+    bound: float
+    beaten: bool
+
+
+def known_beaten(known: Known, folder: Path) -> Before:
+    """Today's answer to a question that was beaten before. Raises `PlannerError` where `planner estimate` no longer
+    takes what beat it."""
     plan = make_plan(known.case.request(folder))
     found = make_estimate(known.case.named(folder, known.better))
     if not found.found:
         raise PlannerError("what was found must fit", found.headline)
-    proof = plan.search.certificate
-    return (
-        plan.choices[0].step_time if plan.found else math.inf,
-        found.choices[0].step_time,
-        proof.bound if proof else None,
-    )
+    proof, other = plan.search.certificate, found.choices[0].step_time
+    step = plan.choices[0].step_time if plan.found else math.inf
+    bound = step if proof is None or proof.bound is None else proof.bound
+    held = bool(known.held) and set(known.held) <= set(named_as_held(proof))
+    return Before(known.name, step, other, bound, not held and other < bound * (1 - ROUNDING))
 
 
-def table(found: Sequence[Judged], before: Sequence[tuple[str, float, float, float | None]]) -> str:
+def table(found: Sequence[Judged], before: Sequence[Before]) -> str:
     """What climbing found, question by question, and what was found before, as Markdown."""
     lines = [
         "| question | step | gap | faster by | of what is tried | found | CPU s |",
@@ -165,14 +175,14 @@ def table(found: Sequence[Judged], before: Sequence[tuple[str, float, float, flo
         "| found before | answer | found | faster by | bound of the answer |",
         "|---|---:|---:|---:|---:|",
     ]
-    for name, step, other, bound in before:
-        said = "" if bound is None else f"{bound:.4g} s"
-        lines.append(f"| {name} | {step:.4g} s | {other:.4g} s | {max(step / other - 1, 0):.2%} | {said} |")
-    beaten = sum(bool(one.beaten) for one in found)
-    old = sum(bound is not None and other < bound * (1 - ROUNDING) for _, _, other, bound in before)
-    return "\n".join(
-        [*lines, "", f"Beaten: {beaten} of {len(found)} climbed, {old} of {len(before)} known before."]
-    )
+    for old in before:
+        slower = max(old.step / old.other - 1, 0)
+        lines.append(
+            f"| {old.name} | {old.step:.4g} s | {old.other:.4g} s | {slower:.2%} | {old.bound:.4g} s |"
+        )
+    beaten, still = (sum(bool(one.beaten) for one in some) for some in (found, before))
+    said = f"Beaten: {beaten} of {len(found)} climbed, {still} of {len(before)} known before."
+    return "\n".join([*lines, "", said])
 
 
 def main() -> None:
@@ -186,8 +196,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         found, before = [], []
         for known in KNOWN if given.only is None else ():
-            before.append((known.name, *known_beaten(known, Path(scratch))))
-            print(*before[-1], file=sys.stderr, flush=True)
+            before.append(known_beaten(known, Path(scratch)))
+            print(before[-1], file=sys.stderr, flush=True)
         for case in CASES:
             if given.only in (None, case.model):
                 found.append(climbed(case, given.starts, Path(scratch)))
