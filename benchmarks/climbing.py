@@ -8,7 +8,7 @@ ends where no neighbour is faster.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from typing import Final
@@ -23,7 +23,15 @@ from planner.cost.model import CostModel
 from planner.frameworks import explicit_splits
 from planner.space.axes import modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for
-from planner.spec.config import CUDA_GRAPH_MODULES, ConfigTable, Mask, ParallelConfig, Recompute, Schedule
+from planner.spec.config import (
+    CUDA_GRAPH_MODULES,
+    SCHEDULE_LABELS,
+    ConfigTable,
+    Mask,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+)
 from planner.spec.planfile import EMPTY_CHUNKS
 from planner.spec.rule import Problem
 
@@ -101,15 +109,23 @@ def neighbours(
     micro-batch, the chunks of a rank, and what is sharded or recomputed."""
     batch, layers = problem.job.global_batch, problem.model.num_layers
     found = _others(config, problem)
-    for degrees in (config, *_degrees(config)):
+    limits = problem.stack.limits
+    zeros = sorted({config.zero, *limits.zero, *limits.zero_with_pp})
+    kinds = {Schedule(SCHEDULE_LABELS.index(name)) for name in limits.schedules}
+    for degrees in (config, *_degrees(config, problem.model.is_moe)):
         if any(
             getattr(degrees, axis) not in restrict.get(axis, (getattr(degrees, axis),)) for axis in DEGREES
         ):
             continue
         most = -(-layers // degrees.pp)
-        few = [replace(degrees, recompute_layers=min(degrees.recompute_layers, most)), *_few(degrees, most)]
+        few = [
+            replace(degrees, recompute_layers=min(degrees.recompute_layers, most)),
+            *_few(degrees, most, zeros),
+        ]
         sizes = [s for s in divisors(max(batch // degrees.dp, 1)) if s <= 4 * config.micro_batch]
-        chunks = [way for way in _chunks(degrees, layers) if way["vpp"] in restrict.get("vpp", (way["vpp"],))]
+        chunks = [
+            way for way in _chunks(degrees, layers, kinds) if way["vpp"] in restrict.get("vpp", (way["vpp"],))
+        ]
         for one, size, way in product(few, sizes, chunks):
             found.append(
                 replace(one, micro_batch=size, num_microbatches=max(batch // (one.dp * size), 1), **way)
@@ -117,15 +133,15 @@ def neighbours(
     return found
 
 
-def _few(config: ParallelConfig, most: int) -> list[ParallelConfig]:
+def _few(config: ParallelConfig, most: int, zeros: Sequence[int]) -> list[ParallelConfig]:
     """What goes with other degrees: sharding, and nothing or everything recomputed."""
     plain = {"recompute": 0, "recompute_layers": 0, "recompute_modules": 0}
     whole = {**plain, "recompute": int(Recompute.FULL), "recompute_layers": most}
-    ways = [{"zero": zero, **kind} for zero in {config.zero, 0, 1, 3} for kind in ({}, plain, whole)]
+    ways = [{"zero": zero, **kind} for zero in zeros for kind in ({}, plain, whole)]
     return [replace(config, **way) for way in ways]
 
 
-def _degrees(config: ParallelConfig) -> list[ParallelConfig]:
+def _degrees(config: ParallelConfig, experts: bool) -> list[ParallelConfig]:
     """A prime factor moved from one degree to another, or taken into or out of an expert's degree."""
     found = []
     for prime in PRIMES:
@@ -134,16 +150,16 @@ def _degrees(config: ParallelConfig) -> list[ParallelConfig]:
                 found.append(
                     replace(config, **{a: getattr(config, a) * prime, b: getattr(config, b) // prime})
                 )
-        for axis in ("ep", "etp"):
+        for axis in ("ep", "etp") if experts else ():
             value = getattr(config, axis)
             found.append(replace(config, **{axis: value * prime}))
             if value % prime == 0:
                 found.append(replace(config, **{axis: value // prime}))
     found = [replace(one, sp=int(one.tp > 1), zero=one.zero if one.dp * one.cp > 1 else 0) for one in found]
-    return [*found, *(replace(one, etp=one.tp) for one in found), *(replace(one, sp=0) for one in found)]
+    return [*found, *(replace(one, etp=one.tp) for one in found if experts)]
 
 
-def _chunks(config: ParallelConfig, layers: int) -> list[dict[str, int]]:
+def _chunks(config: ParallelConfig, layers: int, kinds: Collection[Schedule]) -> list[dict[str, int]]:
     """Other numbers of chunks, with the schedules that run them."""
     if config.pp == 1:
         return [{"vpp": 1, "schedule": int(Schedule.ONE_F_ONE_B)}]
@@ -152,7 +168,7 @@ def _chunks(config: ParallelConfig, layers: int) -> list[dict[str, int]]:
         {"vpp": vpp, "schedule": int(kind)}
         for vpp in sorted(counts)
         if 1 <= vpp <= (layers + EMPTY_CHUNKS) // config.pp
-        for kind in Schedule
+        for kind in sorted(kinds)
         if kind.runs_chunks(vpp)
     ]
 

@@ -22,6 +22,7 @@ from benchmarks.legal_space import LegalSpace
 from planner.cost.chunks import PipelineSimulator, are_simulated
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
+from planner.cost.pipeline.step import straggling
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -77,19 +78,21 @@ class Part:
 @dataclass(frozen=True)
 class _Waiting:
     """Rows of a part under layouts, to be simulated (n,). `work`: of the slowest stage, `beside`: what a step takes
-    beside the pipeline, `least`: what it takes at least [s]."""
+    beside the pipeline, `pressure`: what nothing slows down, `least`: what the whole takes at least [s]."""
 
     row: Index
     layout: Index
     work: Floats
     beside: Floats
+    pressure: Floats
     least: Floats
 
     def take(self, places: Index | NDArray[np.bool_]) -> _Waiting:
         """Some of the rows."""
         return _Waiting(
-            *(getattr(self, name)[places] for name in ("row", "layout", "work", "beside", "least"))
-        )
+            self.row[places], self.layout[places], self.work[places], self.beside[places], self.pressure[places],
+            self.least[places],
+        )  # fmt: skip
 
 
 class Oracle:
@@ -155,11 +158,18 @@ class Oracle:
             return
         terms = cost.detail.time
         work = np.asarray(sum(terms[name] for name in terms if name not in _NOT_WORK))
-        beside = np.asarray(sum(terms[name] for name in (*_BESIDE, "memory_pressure") if name in terms))
-        least = (np.maximum(work, bounds) + beside) * (1 - ROUNDING)
+        beside = np.asarray(sum(terms[name] for name in _BESIDE if name in terms))
+        pressure = terms["memory_pressure"]
+        least = self._step(np.maximum(work, bounds) + beside, pressure)
         fits &= least < hunt.least
         if fits.any():
-            yield _Waiting(rows, layouts, work, beside, least).take(fits)
+            yield _Waiting(rows, layouts, work, beside, pressure, least).take(fits)
+
+    def _step(self, subtotal: Floats, pressure: Floats) -> Floats:
+        """A step of these parts, waiting for the slowest node included, rounded down [s]."""
+        problem = self.model.problem
+        slowed = straggling(subtotal, float(problem.cluster.num_nodes), problem.stack.communication)
+        return np.asarray((subtotal + slowed + pressure) * (1 - ROUNDING))
 
     def _offer(self, hunt: Hunt, part: Part, rows: Index, layouts: Index, time: Floats) -> None:
         """Take the fastest of some rows that fit, if it is faster than what is known and `planner estimate` agrees."""
@@ -213,10 +223,10 @@ class Oracle:
             free, real = part.least.makespans(key, layouts, first)[of_row].T
             exposed = self.model.problem.stack.communication.p2p_exposed
             time = np.maximum(mine.work, free) + exposed * (real - free) + mine.beside
-            self._settle(hunt, part, replace(mine, least=time * (1 - ROUNDING)))
+            self._settle(hunt, part, replace(mine, least=self._step(time, mine.pressure)))
 
     def _settle(self, hunt: Hunt, part: Part, mine: _Waiting) -> None:
-        """Cost rows exactly, those that take least first: `least` lacks what slow nodes add."""
+        """Cost rows exactly, those that take least first."""
         for i in np.argsort(mine.least, kind="stable").tolist():
             if mine.least[i] >= hunt.least:
                 return

@@ -63,8 +63,8 @@ class Asked:
 
 
 def usual_stacks(cluster: str) -> list[str]:
-    """The newest stacks of each framework; of the second cluster Megatron's alone."""
-    stacks = [load_stack(name) for name in stacks_to_plan()]
+    """The newest stacks of each framework, the newest first; of the second cluster Megatron's alone."""
+    stacks = sorted(map(load_stack, stacks_to_plan()), key=lambda stack: stack.released, reverse=True)
     newest: dict[str, str] = {}
     for stack in stacks:
         newest[stack.framework] = max(newest.get(stack.framework, ""), stack.released)

@@ -108,9 +108,7 @@ def climbed(case: Case, starts: int, folder: Path) -> Judged:
             hunt.config = None
     why = _why(plan, best)
     seconds = planned - began, time.process_time() - planned
-    return asked.judged(
-        f"{case.model} on {case.gpus}", plan, replace(best, complete=False), why, tried, seconds
-    )
+    return asked.judged(case.name, plan, replace(best, complete=False), why, tried, seconds)
 
 
 def _better(known: Hunt, other: Hunt) -> Hunt:
@@ -190,9 +188,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hill_climb", description=__doc__)
     parser.add_argument("--only", help="this model alone")
     parser.add_argument("--starts", type=int, default=2, help="random configurations that climbs begin at")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="every climb; those that it holds are not made again")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
+    kept = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
+    answered = {one["name"]: Judged(**one) for one in kept}
     with tempfile.TemporaryDirectory() as scratch:
         found, before = [], []
         for known in KNOWN if given.only is None else ():
@@ -200,7 +200,7 @@ def main() -> None:
             print(before[-1], file=sys.stderr, flush=True)
         for case in CASES:
             if given.only in (None, case.model):
-                found.append(climbed(case, given.starts, Path(scratch)))
+                found.append(answered.get(case.name) or climbed(case, given.starts, Path(scratch)))
                 one = found[-1]
                 print(f"{one.name}: {one.faster:.2%} {one.reproduce}", file=sys.stderr, flush=True)
                 if given.json:

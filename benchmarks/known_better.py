@@ -65,6 +65,11 @@ class Case:
     settings: tuple[str, ...] = ()
     headroom: float = 0.05
 
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"{self.model} on {self.gpus}"
+
     def request(self, folder: Path) -> Request:
         """As `planner.plan` takes it; a model that is none of the catalog is written into `folder`."""
         model = self.model

@@ -248,15 +248,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="ask this one alone")
     parser.add_argument("--models", type=Path, help="where the models' files are kept")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="every pair; those that it holds are not asked again")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
+    kept = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
+    known = {one["name"]: Outcome(**one) for one in kept}
     found = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.models or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(given.pairs) if given.only is None else (given.only,):
-            found.append(random_pair(f"{given.seed}-{number}", folder))
+            seed = f"{given.seed}-{number}"
+            found.append(known.get(seed) or random_pair(seed, folder))
             one = found[-1]
             print(f"{one.name} {one.change}: {one.violation or 'holds'}", file=sys.stderr, flush=True)
             if given.json:
