@@ -21,7 +21,7 @@ from typing import Final
 
 from benchmarks.judged import Judged, judge
 from benchmarks.random_questions import random_question
-from benchmarks.results_file import write_section
+from benchmarks.results_file import without_folders, write_section
 
 WORST: Final = 10  # beaten answers that the table names
 HEADS: Final = (
@@ -69,7 +69,7 @@ def _worst(every: Sequence[Judged]) -> list[str]:
     beaten = sorted((one for one in every if one.beaten), key=lambda one: -one.faster)
     return [
         f"- {one.name}: {one.beaten}" + f", by {one.faster:.2%} (gap {one.gap or 0:.2%})" * (one.step is not None)
-        + f": `{one.reproduce}`"
+        + f": `{without_folders(one.reproduce)}`"
         for one in beaten[:WORST]
     ]  # fmt: skip
 

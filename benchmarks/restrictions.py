@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from benchmarks.judged import command, named_as_held, pinned, settings
 from benchmarks.random_questions import TRIES, random_request
-from benchmarks.results_file import write_section
+from benchmarks.results_file import without_folders, write_section
 from planner.errors import PlannerError
 from planner.plan import make_plan
 from planner.request import Request, resolve
@@ -226,7 +226,7 @@ def table(every: Sequence[Outcome]) -> str:
     lines += [
         "",
         *(
-            f"- {one.name}: {one.violation}, by {one.by:.2%}: `{one.wider}`; then `{one.change}`"
+            f"- {one.name}: {one.violation}, by {one.by:.2%}: `{without_folders(one.wider)}`; then `{one.change}`"
             for one in found[:10]
         ),
     ]

@@ -25,6 +25,11 @@ def write_section(name: str, inside: str) -> None:
     RESULTS.write_text(with_section(RESULTS.read_text(encoding="utf-8"), name, inside), encoding="utf-8")
 
 
+def without_folders(text: str) -> str:
+    """A command with the names of files alone, whichever folder they are in."""
+    return re.sub(r"(?<=\s)/\S*/", "", text)
+
+
 def _split(text: str, name: str) -> tuple[str, str, str]:
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     found = re.fullmatch(rf"(.*?{begin})\n(?:(.*?)\n)?({end}.*)", text, re.DOTALL)

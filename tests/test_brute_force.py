@@ -78,7 +78,7 @@ def test_no_climb_beats_an_answer(model: str, tmp_path: Path) -> None:
     [
         ("llama-3.2-1b", "1x8 h100 400G-ib", "megatron-2026"),
         ("deepseek-v2-lite", "1x4 h100 400G-ib", "megatron-2025"),
-        ("llama-3.2-3b", "1x8 a100 100G-ib", "torchtitan-2026-eager"),
+        ("llama-3.1-8b", "1x4 h100 100G-ib", "torchtitan-2026-eager"),
         ("llama-3.2-1b", "1x4 rtx4090 100G-ib", "deepspeed-2025"),
     ],
 )
@@ -132,15 +132,18 @@ def test_bounds_hold_and_simulations_agree_under_any_layout(model: str, config: 
         assert together.device_memory[i] == pytest.approx(plain.device_memory[0], rel=1e-12)
         assert anyhow <= bounds[i] * (1 + 1e-12)
         assert bounds[i] <= alone.step_time[0]
-        if config.schedule:
+        if not config.schedule:  # of 1F1B the bound is the last stage's path, which no other exceeds by much
+            assert plain.step_time[0] >= bounds[i] >= 0.6 * plain.step_time[0]
+        else:
+            assert bounds[i] <= free[i] * (1 + 1e-9)
             exact = simulator_of(costs).dealt(under.layers).makespans([config])[0][0]
             assert free[i] == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.45])
-def test_the_oracle_finds_what_costing_everything_finds(share: float) -> None:
-    """Of a tiny space, with much and with little memory."""
-    restrict = {"pp": (1, 2), "tp": (1,), "zero": (1,), "micro_batch": (2,), "vpp": (1, 2), "recompute": (0, 2),
+@pytest.mark.parametrize(("vpp", "share"), [((1, 2), 1.0), ((1, 2), 0.45), ((2,), 1.0)])
+def test_the_oracle_finds_what_costing_everything_finds(vpp: tuple[int, ...], share: float) -> None:
+    """Of a tiny space, with much and with little memory; and where all pipelines are simulated."""
+    restrict = {"pp": (1, 2), "tp": (1,), "zero": (1,), "micro_batch": (2,), "vpp": vpp, "recompute": (0, 2),
                 "recompute_layers": (0, 1, 2), "cuda_graph_impl": (0,), "offload": (0,), "hsdp": (0,)}  # fmt: skip
     _, costs = _asked("llama-3.2-1b", "1x8 h100 400G-ib", "32", restrict=restrict)
     model = replace(costs.problem.model, layers=costs.problem.model.layers[:5])
@@ -150,8 +153,8 @@ def test_the_oracle_finds_what_costing_everything_finds(share: float) -> None:
     own = evaluate_exactly(costs, space.own)
     allowed = share * float(own.device_memory.max())
     best = float(own.step_time[own.device_memory <= allowed].min(initial=np.inf))
-    for (pp, vpp), table in space.told.items():
-        for layout in all_layouts(5, pp * vpp).tolist():
+    for (ranks, chunks), table in space.told.items():
+        for layout in all_layouts(5, ranks * chunks).tolist():
             cost = evaluate_exactly(costs.with_split(tuple(layout)), table)
             best = float(cost.step_time[cost.device_memory <= allowed].min(initial=best))
     hunt = Oracle(costs, allowed, lambda config, layout, seconds: "").of_space(space, 1e9)
