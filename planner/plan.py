@@ -1,7 +1,7 @@
 """How should this model be trained on this cluster? The main path, in about a screen; read this first.
 
     given     resolve(request)                 model, cluster, job, stack      -> Problem
-    legal     enumerate_configs(problem)       every configuration, as columns -> Enumeration
+    legal     Space(problem)                   every configuration, by cuts    -> Space
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
               refine(model, found, look)       in the order of simulated pipelines
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
@@ -25,8 +27,10 @@ from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
+from planner.solve.dealing import Source
 from planner.solve.faster_kernels import Splits, faster_kernels
-from planner.solve.pareto import pareto_front
+from planner.solve.kept import Front
+from planner.solve.pareto import REACH, ParetoFront, pareto_front
 from planner.solve.refine import (
     EFFORT,
     FINALISTS,
@@ -50,12 +54,12 @@ from planner.solve.relax import (
     legal_changes,
     with_batch,
 )
-from planner.solve.search import SearchResult, bounds_of, search
+from planner.solve.search import SearchResult, search
 from planner.space.axes import recompute_choices
 from planner.space.batch import batch_words
-from planner.space.enumerate import Enumeration, enumerate_configs
+from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
-from planner.spare_nodes import FEW_LEGAL, with_spare_nodes
+from planner.spare_nodes import FEW_CUTS, with_spare_nodes
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
@@ -90,12 +94,12 @@ def _may_not_fit(plan: Plan) -> bool:
     return plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
 
 
-def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
+def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Space]:
     """The problem that a request stands for, what was assumed, and its legal configurations: where nobody named a
     batch and none divides that of about 4M tokens, under the nearest that one divides."""
     problem, assumed = resolve(request)
     rules = rules_for(problem.stack)
-    space = enumerate_configs(problem, rules, request.restrict)
+    space = Space(problem, rules, request.restrict)
     undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
     batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
     if not batches:
@@ -103,7 +107,7 @@ def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
     batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
     problem, assumed = resolve(replace(request, global_batch=str(batch)))
     said = f"global batch {batch_words(batch, problem.job.seq_len)} (the nearest to 4M tokens that is legal here)"
-    return problem, (*assumed, said), enumerate_configs(problem, rules, request.restrict)
+    return problem, (*assumed, said), Space(problem, rules, request.restrict)
 
 
 def _searched(request: Request, watch: Stopwatch) -> Plan:
@@ -112,20 +116,23 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     model = cost_model(problem)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
-    bounds = bounds_of(model, space, limit)
+    source, listed_front = Source(model, space, limit), Front()
     error = problem.stack.overhead.error
     allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:
-        return search(model, space, allowed, most, bounds, watch.stopped)
+        return search(model, source, allowed, most, stopped=watch.stopped, front=listed_front)
 
     found, splits = look(finalists), None
     if allowed < limit and not len(found.best) and not watch.stopped():
         allowed = limit
         found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
-    front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
+    front = ParetoFront(found.best.take(slice(0)), np.zeros(0), np.zeros(0), False)
+    if wanted:
+        reach = np.inf if objective is Objective.HEADROOM else REACH
+        front = pareto_front(model, source, limit, watch.stopped, listed_front, reach)
     if objective is Objective.HEADROOM:
         found = replace(found, best=front.roomiest(limit).take(slice(request.top)))
     else:
@@ -161,19 +168,19 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     made = made.model_copy(update={"notes": notes})
     if not request.thorough:
         return made
-    if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
+    if len(space) <= FEW_CUTS and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)
 
 
 def _advice(
-    request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, splits: Splits,
+    request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, splits: Splits,
     limit: float, watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
     nobody asked for is much slower than a larger one."""
-    if not len(space):
+    if not found.legal + found.undealt + found.undealt_by_memory:
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
         if watch.ending is not Ending.COMPLETE:

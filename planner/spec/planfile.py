@@ -377,7 +377,13 @@ class Search(Record):
 
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     removed: tuple[RemovedBy, ...] = ()
-    legal: int = Field(ge=0, description="candidates that no rule removed [1]")
+    undealt: int = Field(
+        0,
+        ge=0,
+        description="candidates of degrees whose later axes no one dealt: a bound of their time excludes them [1]",
+    )
+    undealt_by_memory: int = Field(0, ge=0, description="the same, as their states alone do not fit [1]")
+    legal: int = Field(ge=0, description="of the others, candidates that no rule removed [1]")
     too_large: int = Field(ge=0, description="evaluated candidates whose memory does not fit [1]")
     costed: int = Field(
         ge=0,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.solve.pareto import pareto_front
-from planner.solve.search import bounds_of, search
+from planner.solve.dealing import bounds_of
+from planner.solve.search import search
 from tests.solve.test_search import searched
 
 

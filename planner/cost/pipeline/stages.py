@@ -68,6 +68,18 @@ class StageClasses:
         return replace(self, layers=layers, leading=leading)
 
 
+def mean_classes(pp: IntColumn, layers: FloatArray) -> StageClasses:
+    """Of pipelines of so many ranks the mean stage of any split: of `layers` (K,) of each kind, of the embedding and of
+    the head a pp-th part each. Some stage of every split holds as much or more of whatever adds up over stages."""
+    first_rows, of_row = distinct(pp)
+    ranks = pp[first_rows].astype(float)[:, None]
+    one = np.ones_like(ranks)
+    return StageClasses(
+        of_row, ranks, ranks - 1.0, one / ranks, one / ranks, layers / ranks[:, :, None],
+        np.zeros((len(ranks), 1, 1, len(layers))), np.zeros((len(ranks), 1), dtype=np.intp), ranks, one[:, 0],
+    )  # fmt: skip
+
+
 def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> IntArray:
     """How many of its first layers does each chunk of a rank recompute where the rank is said to recompute `layers`?
 
