@@ -1,7 +1,8 @@
 """What does `planner sweep` do? Answers every combination of a sweep file, keeps what is done, writes one table.
 
 Answers go into a journal beside the output as they come; a sweep that was interrupted reads it and goes on. The table
-is in the order of the file, whoever worked on it in whichever order. Left out: workers (`sweep_workers`).
+is in the order of the file, whoever worked on it in whichever order. Left out: workers (`sweep_workers`,
+`dask_workers`).
 """
 
 from __future__ import annotations
@@ -144,10 +145,10 @@ def _with_top(request: Request, top: int) -> Request:
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:
     """Who does the work."""
-    from planner import sweep_workers
+    from planner import dask_workers, sweep_workers
 
     if dask is not None:
-        return sweep_workers.dask(dask)
+        return dask_workers.dask(dask, _say)
     count = min(processes or os.cpu_count() or 1, max(points, 1))
     return sweep_workers.here if count == 1 else sweep_workers.pool(count)
 
