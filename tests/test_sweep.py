@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -129,6 +130,37 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert asked == [3, 4, 5, 6, 7]
     assert output.read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert not journal.exists()
+
+
+def answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every point is answered at once with an empty row."""
+
+    def answers(points: Mapping[int, Request]) -> Iterator[sweep_workers.Answer]:
+        for number in points:
+            yield number, [dict.fromkeys(COLUMNS) | {"verdict": "found"}]
+
+    monkeypatch.setattr(sweep_workers, "here", answers)
+
+
+def test_a_full_disk_under_the_journal_is_told_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch)
+    before, journal = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / ".t.csv.progress"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # no file may grow beyond it
+    try:
+        full = run(given(tmp_path), "-o", tmp_path / "t.csv", "--workers", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert full.exit_code == 2
+    done = len(journal.read_bytes().splitlines()) - 2  # the head, and a torn line
+    assert 0 < done < 8
+    assert f"{done} of 8 points are done and kept" in full.stderr
+    assert f"error: {journal}: the journal beside the output must be" in full.stderr
+    assert "File too large" in full.stderr
+    goes_on = run(given(tmp_path), "-o", tmp_path / "t.csv", "--workers", 1)
+    assert f"{done} of 8 points were done before" in goes_on.stderr
+    assert goes_on.exit_code == 0
 
 
 @pytest.mark.parametrize(

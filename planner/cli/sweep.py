@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -199,7 +200,8 @@ class Journal:
             self._read()
 
     def _read(self) -> None:
-        content = self.path.read_bytes()
+        with self._at_fault():
+            content = self.path.read_bytes()
         if content and not content.startswith(self.head.encode()):
             must = "the journal beside the output must be of this sweep and this planner"
             raise FileInputError(
@@ -213,13 +215,23 @@ class Journal:
                 self.done[entry[0]] = entry[1]
             self._length += len(line)
 
+    @contextmanager
+    def _at_fault(self) -> Iterator[None]:
+        """Whatever cannot be read or written in there, it is this file and not the answer."""
+        try:
+            yield
+        except OSError as error:
+            must = "the journal beside the output must be readable and writable"
+            hint = "make room for it or make it writable, and run the same again"
+            raise FileInputError(str(self.path), must, error.strerror or str(error), hint) from None
+
     def __enter__(self) -> Journal:
-        self._file = self.path.open("r+b" if self._length else "wb")
-        self._file.truncate(self._length)
-        self._file.seek(self._length)
-        if not self._length:
-            self._file.write(self.head.encode())
-            self._file.flush()
+        with self._at_fault():
+            self._file = self.path.open("r+b" if self._length else "wb", buffering=0)
+            self._file.truncate(self._length)
+            self._file.seek(self._length)
+            if not self._length:
+                self._file.write(self.head.encode())
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -227,13 +239,16 @@ class Journal:
 
     def add(self, number: int, rows: list[Row]) -> None:
         """Keep an answer."""
-        self._file.write((json.dumps({"point": number, "rows": rows}) + "\n").encode())
-        self._file.flush()
+        line = (json.dumps({"point": number, "rows": rows}) + "\n").encode()
+        with self._at_fault():
+            while line:  # the last bytes of a disk take a part of it, the next ones none
+                line = line[self._file.write(line) :]
         self.done[number] = rows
 
     def remove(self) -> None:
         """Forget all."""
-        self.path.unlink(missing_ok=True)
+        with self._at_fault():
+            self.path.unlink(missing_ok=True)
 
 
 def _entry(line: bytes) -> tuple[int, list[Row]] | None:
