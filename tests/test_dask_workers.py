@@ -296,6 +296,7 @@ def test_a_killed_scheduler_is_told_as_that_and_what_is_done_is_kept(cluster: Cl
     assert sweep.wait(60) == 2
     done = (cluster.folder / ".t.csv.progress").read_bytes().count(b"\n") - 1
     assert cluster.told("t").splitlines() == [
+        f"0 of {POINTS} points done",
         f"{done} of {POINTS} points are done and kept; run the same again to go on",
         "error: the Dask scheduler must stay until the sweep ends",
         f"  given: the connection to {cluster.address} was lost",
@@ -316,6 +317,7 @@ def test_a_worker_with_another_planner_or_none_is_named(other: str, said: str, c
     assert cluster.on_it("t").wait(60) == 2
     told = cluster.told("t").splitlines()
     assert [line.split(":")[0].strip() for line in told] == [
+        f"0 of {POINTS} points done",
         "error",
         "given",
         "hint",

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
 FORMATS: Final = (".csv", ".parquet")
+QUIET: Final = 30  # seconds between two lines of progress, at least
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t")
 
 SweepArgument = Annotated[
@@ -162,9 +164,9 @@ def _work(left: Mapping[int, Request], workers: Workers, journal: Journal, total
 def _shown(
     answers: Iterator[tuple[int, list[Row]]], total: int, done: int
 ) -> Iterator[tuple[int, list[Row]]]:
-    """The answers, with a progress bar on a terminal."""
+    """The answers, with a progress bar on a terminal and lines elsewhere."""
     if not sys.stderr.isatty():
-        yield from answers
+        yield from _told(answers, total, done)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -176,6 +178,19 @@ def _shown(
         for answer in answers:
             bar.advance(task)
             yield answer
+
+
+def _told(answers: Iterator[tuple[int, list[Row]]], total: int, done: int) -> Iterator[tuple[int, list[Row]]]:
+    """The answers, with a line now and then: at the start, later at most one in 30 s and a hundred in all."""
+    if not done:  # else it was said how many are
+        _say(f"0 of {total:,} points done")
+    told, when = done, time.monotonic()
+    for answer in answers:
+        yield answer
+        done += 1
+        if time.monotonic() >= when + QUIET and 100 * (done - told) >= total:
+            _say(f"{done:,} of {total:,} points done")
+            told, when = done, time.monotonic()
 
 
 def _digest(requests: Sequence[Request], top: int) -> str:
