@@ -70,6 +70,11 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
     return _ROUNDING * (largest(held) + model.problem.stack.overhead.context)
 
 
+def lasting_gradients(model: LayerModel) -> bool:
+    """Are gradients there from start to end, whatever runs?"""
+    return model.problem.stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)
+
+
 def states_held(
     model: ShardModel, stems: ConfigTable, classes: StageClasses, gradients: bool = True
 ) -> Array:
@@ -139,10 +144,8 @@ def least_of_cuts(
     memory, time = states + context, np.full(len(cuts), np.inf)
     rows = np.flatnonzero(_ROUNDING * memory <= limit)
     if len(rows):
-        persist = model.problem.stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)
-        lasting = states[rows]
-        if not persist:
-            lasting = states_held(shards, keys, classes, gradients=False)[:, 0][inverse[rows]]
+        lasting = states_held(shards, keys, classes.without_ends(), lasting_gradients(model))
+        lasting = lasting[:, 0][inverse[rows]]
         some = cuts.take(rows)
         least = _least_of_keys(model, some, layers > 0, late)
         active = _least_with_activations(least, some, lasting, float(layers.sum()), late)
@@ -224,8 +227,9 @@ def least_slowest(
     """Seconds that the slowest of p ranks takes for a micro-batch at least, whatever layers each holds (n,) [s].
 
     The mean; where each layer is one rank's (`whole`), of each kind so many layers as some rank holds, the mean rounded
-    up; and of layers of one kind the least T at which floor((T - e) / l) + floor((T - h) / l) + (p - 2) floor(T / l) of
-    them have room, or where one rank has both ends. `of_layer` (K, n): of a layer of each kind; `ends`: of embedding and head, (n,) each; `layers` (K,).
+    up; and of layers of one kind the least T at which floor((T - e) / l) + floor((T - h) / l) + (p - 2) floor(T / l)
+    of them have room, or where one rank has both ends. `of_layer` (K, n): of a layer of each kind; `ends`: of embedding
+    and head, (n,) each; `layers` (K,).
     """
     present = np.flatnonzero(layers)
     total = layers @ of_layer + ends[0] + ends[1]

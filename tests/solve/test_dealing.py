@@ -117,7 +117,7 @@ def test_cut_by_cut_is_all_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_cutoff_leaves_out_what_is_slower() -> None:
-    model, space, table, cost = searched(3)
+    model, space, _table, cost = searched(3)
     limit = float(np.median(cost.device_memory))
     best = float(cost.step_time[cost.device_memory <= limit].min())
     assert len(search(model, space, limit, 1, cutoff=best).best) == 1

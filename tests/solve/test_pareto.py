@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.solve.pareto import pareto_front
 from planner.solve.dealing import bounds_of
+from planner.solve.pareto import pareto_front
 from planner.solve.search import search
 from tests.solve.test_search import searched
 

@@ -56,6 +56,10 @@ class StageClasses:
     chunks: tuple[tuple[ChunkKinds, ...], ...] = ()
     again_of_chunk: tuple[tuple[IntArray, ...], ...] = ()
 
+    def without_ends(self) -> StageClasses:
+        """The same without embedding and head."""
+        return replace(self, first=0.0 * self.first, last=0.0 * self.last)
+
     def padded(self, kinds: int) -> StageClasses:
         """The same for so many kinds of layers, of which the last are prediction modules' alone, and on no stage."""
         more = kinds - self.layers.shape[-1]
