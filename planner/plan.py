@@ -30,6 +30,7 @@ from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.dealing import Source
 from planner.solve.faster_kernels import Splits, faster_kernels
 from planner.solve.kept import Front
+from planner.solve.open import open_configurations
 from planner.solve.pareto import REACH, ParetoFront, pareto_front
 from planner.solve.refine import (
     EFFORT,
@@ -145,6 +146,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
             model, simulator, found, allowed, explicit, watch.stopped,
             lambda config: recompute_choices(problem, request.restrict, config),
             EFFORT if request.thorough else PASSING_EFFORT,
+            (lambda best: open_configurations(model, source, allowed, best)) if request.thorough else None,
         )  # fmt: skip
         once = listed_once(problem, request.restrict)
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
