@@ -144,7 +144,7 @@ class _Searched:
     always: bool = False
 
 
-def _groups(problem: Problem, restrict: Restriction) -> list[tuple[int, int]]:
+def _groups(problem: Problem, restrict: Restriction) -> list[tuple[int, ...]]:
     """(ep, etp) of several ranks that rules about these alone allow."""
     axes, devices = Axes(problem, restrict), problem.cluster.num_devices
     tensors = restrict.get("tp", divisors(devices))
@@ -173,7 +173,7 @@ def _sends(problem: Problem, restrict: Restriction) -> bool:
 
 def _overlaps(problem: Problem, restrict: Restriction) -> bool:
     """Are there exchanges, in layers that two micro-batches can run side by side?"""
-    ranks = [ep for ep, _ in _groups(problem, restrict) if ep > 1]
+    ranks = [pair[0] for pair in _groups(problem, restrict) if pair[0] > 1]
     axes = {"pp": (1, 2), "vpp": (1, 2), "recompute": (0,), "recompute_modules": (0,)}
     tried = [restrict.get(axis, values) for axis, values in axes.items()]
     return bool(_legal(problem, ("ep", *axes), list(product(ranks, *tried))))
