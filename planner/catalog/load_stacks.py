@@ -30,6 +30,7 @@ from planner.spec.stack import Stack
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STACKS_FOLDER: Final = Path(__file__).with_name("stacks")
 DEFAULT_STACK: Final = "megatron-2026"
+FILES: Final = (".yaml", ".yml")
 
 
 def stack_names() -> list[str]:
@@ -51,7 +52,7 @@ def load_stack(name: str) -> Stack:
     key, *options = _normal(name).split(SEPARATOR)
     if key in stack_names():
         return with_options(read_stack(STACKS_FOLDER / f"{key}.yaml"), options)
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(FILES):
         return read_stack(Path(name))
     raise UnknownNameError("stack", name, stack_names())
 
