@@ -99,7 +99,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship, but the
     calibration of the server's own command line, which holds for one stack on one device."""
-    from planner.catalog.load_stacks import is_shipped, stack_names
+    from planner.catalog.load_stacks import shipped_stack
     from planner.cli.options import JobOptions
     from planner.spec.load_model import catalog_models, resolve_catalog_name
     from planner.spec.machine.load_cluster import cluster_names, names_no_file
@@ -113,8 +113,8 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
         raise UnknownNameError("model", model, catalog_models())
     if not names_no_file(cluster):
         raise UnknownNameError("cluster", cluster, cluster_names())
-    if stack is not None and not is_shipped(stack):
-        raise UnknownNameError("stack", stack, stack_names())
+    if stack is not None:
+        shipped_stack(stack)
     options = JobOptions(
         seq_len=_number(given, "seq_len"),
         global_batch=given.get("global_batch"),
