@@ -39,10 +39,10 @@ def complete_cluster(incomplete: str) -> list[str]:
 
 
 def complete_stack(incomplete: str) -> list[str]:
-    """Stacks that a shell may complete this to."""
-    from planner.catalog.load_stacks import stacks_to_plan
+    """Stacks, and families of them, that a shell may complete this to."""
+    from planner.catalog.load_stacks import stack_families, stacks_to_plan
 
-    return [name for name in stacks_to_plan() if name.startswith(incomplete)]
+    return sorted(name for name in {*stacks_to_plan(), *stack_families()} if name.startswith(incomplete))
 
 
 def complete_without(incomplete: str) -> list[str]:
@@ -112,8 +112,9 @@ OptimizerOption = Annotated[
 StackOption = Annotated[
     str | None,
     typer.Option(
-        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME. Several with "
-        "commas between, or any, are searched and compared. On TPUs and Trainium the default is maxtext-2024.",
+        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME. Of a family, as "
+        "torchtitan, the newest is taken. Several with commas between, or any, are searched and compared. On TPUs and "
+        "Trainium the default is maxtext-2024.",
         autocompletion=complete_stack,
     ),
 ]

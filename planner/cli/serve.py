@@ -100,7 +100,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship, but the
     calibration of the server's own command line, which holds for one stack on one device."""
-    from planner.catalog.load_stacks import is_shipped, stack_names
+    from planner.catalog.load_stacks import shipped_stack
     from planner.catalog.several_stacks import ANY, BETWEEN
     from planner.cli.options import TuningOptions
     from planner.spec.load_model import catalog_models, resolve_catalog_name
@@ -116,8 +116,8 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     if not names_no_file(cluster):
         raise UnknownNameError("cluster", cluster, cluster_names())
     for name in (stack or "").split(BETWEEN):
-        if stack is not None and name.lower() != ANY and not is_shipped(name):
-            raise UnknownNameError("stack", name, stack_names())
+        if stack is not None and name.lower() != ANY:
+            shipped_stack(name)
     options = TuningOptions(
         seq_len=_number(given, "seq_len"),
         global_batch=given.get("global_batch"),
