@@ -92,13 +92,14 @@ class Answerer:
     ) -> None:  # fmt: skip
         self.problem, self.model, self.headroom, self.restricted = problem, model, headroom, dict(restricted)
         self.assumed, self.campaign = assumed, campaign
-        self.limit = problem.cluster.accelerator.memory * (1 - headroom)
-        self.chooser = Chooser(problem, model, simulator, self.limit, campaign)
+        self.chooser = Chooser(problem, model, simulator, headroom, campaign)
+        self.room = self.chooser.room
+        self.limit = self.room.limit
 
     def fits(self, config: ParallelConfig) -> bool:
-        """Does the configuration fit within the limit, and on its hosts?"""
+        """Does the configuration surely fit, on its hosts as well?"""
         table = ConfigTable.of([config])
-        fits = self.model.evaluate(table).device_memory[0] <= self.limit
+        fits = self.model.evaluate(table).device_memory[0] <= self.room.sure
         return bool(fits and on_host(self.model, table)[0])
 
     def plan(
@@ -200,12 +201,14 @@ class Answerer:
         order = np.lexsort((front.device_memory, time))
         memory = front.device_memory[order]
         kept = order[memory < np.concatenate([[np.inf], np.minimum.accumulate(memory)])[:-1]]
+        peaks = front.device_memory.tolist()
         return tuple(
             ParetoPoint(
                 config=PlannedConfig.of(front.table.row(row), self.problem.context_kinds[0]),
                 step_time_s=float(time[row]),
-                peak_mem_gib=float(front.device_memory[row]) / GIB,
-                headroom_gib=max(self.limit - float(front.device_memory[row]), 0.0) / GIB,
+                peak_mem_gib=peaks[row] / GIB,
+                headroom_gib=max(self.limit - peaks[row], 0.0) / GIB,
+                memory_verdict=self.room.verdict(peaks[row]),
             )
             for row in kept.tolist()
         )
@@ -319,12 +322,12 @@ def _adapters(job: Job) -> str:
 
 def _room(memory: Memory) -> str:
     """Does it fit, and by how much, as part of a sentence."""
-    free = memory.limit - memory.peak
-    where = f"on pipeline rank {memory.stage}"
+    free, where = memory.free, f"on pipeline rank {memory.stage}"
     if memory.verdict is MemoryVerdict.BORDERLINE and free < 0:
         over = f"{format_capacity(-free)} over the {format_capacity(memory.limit)} limit"
         return f"borderline: predicted {over} {where}, within the memory model's error"
-    room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}"
+    kept = f" beside {format_capacity(memory.kept_back)} kept back" if memory.kept_back and free >= 0 else ""
+    room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}{kept}"
     if memory.host_short:
         room = f"{memory.host_lack}, {room}"
     return f"{memory.verdict.replace('_', ' ')}, {room}"

@@ -117,9 +117,9 @@ def estimate_of(
     if broken:
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
-        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
+        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.room.sure)
     helps = () if broken else faster_kernels(
-        problem, ConfigTable.of([config]), answer.limit, cost_model,
+        problem, ConfigTable.of([config]), answer.room.sure, cost_model,
         {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None,
     )  # fmt: skip
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
@@ -132,7 +132,9 @@ def estimate_of(
     )
     split = SplitFacts(
         layers_per_chunk=chunks,
-        own_step_time=None if own is None or own.device_memory[0] > answer.limit else float(own.step_time[0]),
+        own_step_time=None
+        if own is None or own.device_memory[0] > answer.room.sure
+        else float(own.step_time[0]),
         even_step_time=None,
         bound=0.0,
         gap=1.0,

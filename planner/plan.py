@@ -60,7 +60,7 @@ from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryVerdict, safe_limit, worth_the_risk
+from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
 from planner.stopping import Stopwatch
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
@@ -110,24 +110,24 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     check_request(request)
     problem, assumed, space = _posed(request)
     model = cost_model(problem)
-    limit = problem.cluster.accelerator.memory * (1 - request.headroom)
+    room = MemoryRoom.of(problem, request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
-    bounds = bounds_of(model, space, limit)
-    error = problem.stack.overhead.error
-    allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
+    bounds = bounds_of(model, space, room.most)
+    allowed = room.most if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:
         return search(model, space, allowed, most, bounds, watch.stopped)
 
     found, splits = look(finalists), None
-    if allowed < limit and not len(found.best) and not watch.stopped():
-        allowed = limit
+    if allowed < room.most and not len(found.best) and not watch.stopped():
+        allowed = room.most
         found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
-    front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
+    most = max(room.limit, allowed)
+    front = pareto_front(model, space, most, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
-        found = replace(found, best=front.roomiest(limit).take(slice(request.top)))
+        found = replace(found, best=front.roomiest(room.limit).take(slice(request.top)))
     else:
         listed = max(LISTED, request.top) if request.thorough else request.top
         simulated = SIMULATED if request.thorough else PASSING_SIMULATED
@@ -147,7 +147,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         dealt = (
             {config: split.dealt for config, split in splits.splits.items() if split.dealt} if splits else {}
         )
-        helps, notes = _advice(request, problem, model, space, found, dealt, limit, watch)
+        helps, notes = _advice(request, problem, model, space, found, dealt, allowed, watch)
     answer = Answerer(
         problem,
         model,
@@ -168,7 +168,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
 
 def _advice(
     request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, splits: Splits,
-    limit: float, watch: Stopwatch,
+    allowed: float, watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
@@ -180,17 +180,18 @@ def _advice(
             return None, ()
         larger = _larger(request, problem.cluster.num_devices)
         resized = _resized(request, problem)
-        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger, resized)), ()
+        room = MemoryRoom.of(problem, request.headroom)
+        return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized)), ()
     if request.objective == Objective.HEADROOM:
         return (), ()
-    faster = faster_kernels(problem, found.best, limit, cost_model, splits)
+    faster = faster_kernels(problem, found.best, allowed, cost_model, splits)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
     if not better or watch.stopped():
         return faster, ()
     other = cost_model(with_batch(problem, better))
-    advice = better_batch_advice(model, found.best, other, limit, request.restrict)
+    advice = better_batch_advice(model, found.best, other, allowed, request.restrict)
     if advice is None:
         return faster, ()
     unasked = request.global_batch is None and better > problem.job.global_batch

@@ -82,6 +82,7 @@ def explain_plan(
     from planner.space.enumerate import enumerate_configs
     from planner.space.framework_rules import all_rules_for, rules_for
     from planner.space.restriction import parse_restriction
+    from planner.spec.verdict import MemoryRoom
 
     if not plan.choices:  # why there is none is all that there is to explain
         return Answer(False, plan.model_dump(mode="json"), plan_document(plan))
@@ -95,8 +96,9 @@ def explain_plan(
     shown = 0 if rank is None else rank
     stage = layout_of(problem, config).place_of(shown).get("pp", 0)
     search_rules = rules_for(problem.stack)
+    room = MemoryRoom.of(problem, plan.headroom)
     weigher = alternatives.Weigher(
-        model, simulator_of(model), all_rules_for(problem.stack.framework), chosen.memory.limit
+        model, simulator_of(model), all_rules_for(problem.stack.framework), room.allowed(chosen.memory.peak)
     )
     (planned,) = weigher.weigh([("planned", config)])
     if planned.step_time is None or planned.broken:
@@ -107,7 +109,7 @@ def explain_plan(
         placement=with_exposed(dealt, place(dealt, config, stage), chosen.time),
         rank=shown,
         planned=planned,
-        limit=chosen.memory.limit,
+        room=room,
         walls=alternatives.walls(weigher, planned, space),
         changes=alternatives.what_if(
             weigher, planned, lambda other: CostModel(other, model.kernels, model.links)

@@ -127,7 +127,7 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         Block("figures", figures=facts.key_figures(best, facts.noun_in(plan))[:4]),
         Block("chips", figures=_axes(best)),
     ]
-    if plan.verdict is not Verdict.FOUND and plan.nearest is not None:
+    if plan.nearest is not None:
         head.append(Block("text", text=f"nearest that fits: {plan.nearest.config.text}"))
     if cautions:
         head.append(lines(cautions))
@@ -296,7 +296,7 @@ def _grounds(plan: Plan) -> list[Section]:
     if cluster.unverified:
         sources.append(f"unverified (no source): {', '.join(cluster.unverified)}")
     sources.append(
-        f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept free"
+        f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept back"
     )
     return [
         Section("confidence", "How sure this is", (Block("text", text=proof.confidence_sentence(plan) + "."),)),

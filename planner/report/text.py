@@ -128,7 +128,7 @@ def _violations(plan: Plan) -> RenderableType:
 
 
 def _nearest(plan: Plan) -> list[RenderableType]:
-    title = "Nearest that fits" if plan.verdict is Verdict.DOES_NOT_FIT else "Nearest legal configuration"
+    title = "Nearest legal configuration" if plan.violations else "Nearest that fits"
     if plan.verdict is Verdict.NOTHING_FITS:
         title = "Needs least memory"
     if plan.nearest is not None:

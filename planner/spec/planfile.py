@@ -26,7 +26,7 @@ from planner.spec.config import (
 )
 from planner.spec.subject import Record, Subject
 from planner.spec.terms import term_name
-from planner.spec.verdict import MemoryVerdict
+from planner.spec.verdict import MemoryRoom, MemoryVerdict
 from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
@@ -168,8 +168,14 @@ class Memory(Record):
     stage: int = Field(ge=0, description="the binding pipeline rank [1]")
     stages: int = Field(ge=1, description="pipeline ranks [1]")
     phase: str = Field(description="the binding phase of a step")
+    capacity: float | None = Field(None, gt=0, description="what the device has; not in older files [bytes]")
     limit: float = Field(gt=0, description="what may be used: capacity less the headroom asked for [bytes]")
-    verdict: MemoryVerdict
+    error: float | None = Field(
+        None, ge=0, description="of the memory model on runs it never saw; not in older files [1]"
+    )
+    verdict: MemoryVerdict = Field(
+        description="fits, borderline or does_not_fit, as spec.verdict.MemoryRoom has it; and on its host"
+    )
     logged: float = Field(
         ge=0, description="the peak that this stack's log line shows; may exceed `peak` [bytes]"
     )
@@ -181,6 +187,16 @@ class Memory(Record):
     host_limit: float | None = Field(
         None, gt=0, description="what a node's host has; none where the cluster does not say it [bytes]"
     )
+
+    @property
+    def free(self) -> float:
+        """What of `limit` the peak leaves; negative where it leaves none [bytes]."""
+        return self.limit - self.peak
+
+    @property
+    def kept_back(self) -> float:
+        """What of the device lies beyond `limit`; 0 where the capacity is not known [bytes]."""
+        return 0.0 if self.capacity is None else self.capacity - self.limit
 
     @property
     def host_short(self) -> float:
@@ -219,6 +235,15 @@ class Memory(Record):
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
         _check_sum("memory.terms", self.terms, "memory.peak", self.peak)
+        return self
+
+    @model_validator(mode="after")
+    def _verdict_follows(self) -> Self:
+        if self.capacity is None or self.error is None:
+            return self
+        said = MemoryRoom(self.capacity, self.limit, self.error).verdict(self.peak)
+        if self.verdict is not (MemoryVerdict.DOES_NOT_FIT if self.host_short else said):
+            raise ValueError(f"memory.verdict must follow from peak, limit and error: {said}")
         return self
 
 
@@ -370,6 +395,9 @@ class ParetoPoint(Record):
     step_time_s: float = Field(gt=0, description="time of one optimizer step [s]")
     peak_mem_gib: float = Field(gt=0, description="memory of the device that needs most [GiB]")
     headroom_gib: float = Field(ge=0, description="what of the usable memory it leaves [GiB]")
+    memory_verdict: MemoryVerdict | None = Field(
+        None, description="as of a choice: points may be borderline; not in older files"
+    )
 
 
 class Search(Record):
@@ -426,7 +454,7 @@ class Plan(Record):
     assumptions: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     confidence: Confidence
-    headroom: float = Field(ge=0, lt=1, description="share of the capacity kept free [1]")
+    headroom: float = Field(ge=0, lt=1, description="share of the capacity kept back [1]")
 
     @property
     def found(self) -> bool:
