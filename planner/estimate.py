@@ -13,6 +13,7 @@ from planner.errors import InputError
 from planner.frameworks import explicit_splits, framework_of_stack
 from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
+from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
@@ -54,6 +55,7 @@ def make_estimate(request: Request) -> Plan:
             "layers assigned to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+    found = found.model_copy(update={"nearest_run": nearest_run(problem)})
     return with_launch_note(found, problem.model, problem.stack)
 
 

@@ -24,6 +24,7 @@ from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
+from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.faster_kernels import Splits, faster_kernels
 from planner.solve.pareto import pareto_front
@@ -161,6 +162,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     made = made.model_copy(update={"notes": notes})
     if not request.thorough:
         return made
+    made = made.model_copy(update={"nearest_run": nearest_run(problem)})
     if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)

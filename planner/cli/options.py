@@ -123,7 +123,7 @@ SettingsOption = Annotated[
         "cuda_graph_modules, or one layout; repeatable.",
     ),
 ]
-HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
+HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep back.")]
 MtpOption = Annotated[
     bool, typer.Option("--mtp", help="Also train the multi-token-prediction (MTP) modules.")
 ]

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.report import chart_data, charts, facts, proof
+from planner.report import chart_data, charts, facts, nearest, proof
 from planner.report.facts import Figure
-from planner.spec.planfile import Choice, Plan, Verdict
+from planner.spec.planfile import Choice, NearestRun, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity
 
@@ -96,6 +96,8 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         sections += _choice_sections(plan, best, drawing, not_drawn)
     else:
         sections += _why_not(plan)
+    if plan.nearest_run is not None:
+        sections.append(_published_section(plan, plan.nearest_run))
     if plan.search.candidates > 1:
         rows = [
             (("less " if line.taken_away else "") + line.label, f"{line.candidates:,}")
@@ -260,6 +262,16 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
         text = f"{span.axis}: the {span.size:,} ranks that work with rank 0. A cell is {cells}."
         blocks.append(chart(f"map-{span.group}", text, charts.map_chart(own)))
     return [Section("map", "Which ranks talk over which links", tuple(blocks))]
+
+
+def _published_section(plan: Plan, run: NearestRun) -> Section:
+    shown = nearest.figures(plan, run, facts.noun_in(plan))
+    blocks = (
+        Block("text", text=nearest.settings_sentence(run) + "."),
+        Block("figures", figures=shown),
+        Block("text", text=run.link),
+    )
+    return Section("published", "Nearest published run", blocks)
 
 
 def _why_not(plan: Plan) -> list[Section]:

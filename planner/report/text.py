@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Column
 from rich.text import Text
 
-from planner.report import facts, proof
+from planner.report import facts, nearest, proof
 from planner.report.tables import Fitting, WordTable
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.terms import term_name
@@ -105,6 +105,7 @@ def plan_document(plan: Plan) -> RenderableType:
         helps = facts.helps(plan)
         blocks.append(section(title, bullets(helps) if len(helps) > 1 else prose(plan.smallest_change)))
     blocks += _nearest(plan)
+    blocks += _published(plan)
     if plan.search.candidates > 1:
         blocks.append(_space(plan))
     predicts = bool(plan.choices or plan.nearest)
@@ -139,6 +140,15 @@ def _nearest(plan: Plan) -> list[RenderableType]:
     if plan.nearest_config is not None:
         return [section(title, prose(plan.nearest_config.text, "bold"))]
     return []
+
+
+def _published(plan: Plan) -> list[RenderableType]:
+    run = plan.nearest_run
+    if run is None:
+        return []
+    told = ((f.label, f.value, f.note) for f in nearest.figures(plan, run, facts.noun_in(plan)))
+    title = "Nearest published run"
+    return [section(title, prose(nearest.settings_sentence(run)), labelled(told), prose(run.link, "dim"))]
 
 
 def _choices(plan: Plan) -> list[RenderableType]:

@@ -431,6 +431,27 @@ class Confidence(Record):
     explanation: str
 
 
+class NearestRun(Record):
+    """A published run near to what is asked: what it measured, and what planner predicts for its configuration."""
+
+    model: str = Field(description="its model, as the collection calls it")
+    same_model: bool = Field(description="the one asked about; else one of its kind and size")
+    accelerator: str
+    devices: int = Field(ge=1, description="devices [1]")
+    seq_len: int = Field(ge=1, description="tokens in a sequence [1]")
+    global_batch: int = Field(ge=1, description="sequences in a step [1]")
+    precision: str
+    software: str = Field(description="the training software, as its publisher calls it")
+    config: PlannedConfig
+    step_time: float = Field(gt=0, description="as measured [s]")
+    tokens_per_second_per_device: float = Field(gt=0, description="as measured [tokens/s/device]")
+    predicted_step_time: float = Field(gt=0, description="by the shipped numbers [s]")
+    predicted_tokens_per_second_per_device: float = Field(
+        gt=0, description="by the shipped numbers [tokens/s/device]"
+    )
+    link: str = Field(description="where it is published")
+
+
 class Plan(Record):
     """The answer to one question: the best configurations, or why there is none."""
 
@@ -450,6 +471,7 @@ class Plan(Record):
     pareto: tuple[ParetoPoint, ...] = Field(
         (), description="step time against memory: the front of all that fit, fastest first"
     )
+    nearest_run: NearestRun | None = Field(None, description="absent where no published run is near")
     notes: tuple[str, ...] = Field((), description="what the head of the answer says of the question")
     assumptions: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
