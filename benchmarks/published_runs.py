@@ -14,17 +14,25 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from benchmarks.results_file import write_section
 from planner.calibrate.predict import predicted_cost
 from planner.calibrate.published.measured import group_of, is_judged, measurement_of
 from planner.calibrate.published.runs import INPUT_COLUMNS, Run, RunReader, read_models, read_rows
 from planner.catalog.load_published import FILE, kind_of
 from planner.cost.params import model_parameters
 from planner.errors import PlannerError
+from planner.recommend import Concerns, concerns
+from planner.request import cost_model
+from planner.solve.splits.split import own_split
+from planner.spec.config import ParallelConfig
+from planner.spec.planfile import Concern
 from planner.spec.precision import bits_of
 
 SHIPPED: Final = Path(__file__).parents[1] / "planner" / "catalog" / FILE
@@ -143,11 +151,50 @@ def same_predictions(best: Sequence[Best], models: Mapping[str, Any]) -> Iterato
             yield f"{each.row['model']} on {each.row['gpus']} {each.row['gpu']}: {now} s, {whole} s"
 
 
+def practice(best: Sequence[Best]) -> list[str]:
+    """What the runs have in common, as `planner/recommend.py` counts it."""
+    each = [_concerns(run) for run in best]
+    kinds = [int(found.get(Concern.KINDS, 0)) for found in each]
+    lines = [
+        f"Of {len(best)} runs, the best of their model, device, number of devices and width of numbers:",
+        "",
+    ]
+    for most in range(max(kinds) + 1):
+        lines.append(f"- {most} kinds of parallelism beside data parallelism: {kinds.count(most)}")
+    for concern, applies in _APPLIES.items():
+        could = [found for run, found in zip(best, each, strict=True) if applies(run.run.config)]
+        having = sum(concern in found for found in could)
+        lines.append(f"- {concern.replace('_', ' ')}: {having} of {len(could)}")
+    held = [run.peak / run.run.problem.cluster.accelerator.memory for run in best if run.peak]
+    shares = ", ".join(f"{share:.0%}" for share in np.percentile(held, (50, 75, 90)))
+    said = f"by the stack's own counter, of {len(held)} that state it: {shares} (median, 75, 90 %)"
+    lines.append(f"- share of the device held {said}")
+    return lines
+
+
+def _concerns(best: Best) -> Concerns:
+    problem, config = best.run.problem, best.run.config
+    chunks = own_split(cost_model(problem), config)
+    return concerns(config, problem.job.seq_len, problem.cluster.scale_up_domain, chunks)
+
+
+# of which configurations each is asked
+_APPLIES: Final[Mapping[Concern, Callable[[ParallelConfig], bool]]] = {
+    Concern.WIDE_TENSOR: lambda config: config.tp > 1,
+    Concern.SHORT_CONTEXT: lambda config: config.cp > 1,
+    Concern.ODD_DEGREE: lambda config: max(config.tp, config.cp, config.ep) > 1,
+    Concern.UNEVEN_LAYERS: lambda config: config.pp > 1,
+    Concern.SCHEDULE: lambda config: config.pp > 1,
+    Concern.OFFLOAD: lambda config: True,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.published_runs", description=__doc__)
     parser.add_argument("runs", type=Path)
     parser.add_argument("models", type=Path)
     parser.add_argument("--write", action="store_true", help="write planner/catalog/published_runs.json")
+    parser.add_argument("--results", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
     models = read_models(given.models)
     best = best_runs(read_rows(given.runs), models)
@@ -155,6 +202,10 @@ def main() -> None:
         print(line)
     text = shipped_text(best, models)
     print(f"{len(best)} runs of {len({each.row['model'] for each in best})} models, {len(text):,} bytes")
+    lines = practice(best)
+    print("\n".join(lines))
+    if given.results:
+        write_section("practice", "\n".join(lines))
     if given.write:
         SHIPPED.write_text(text, encoding="utf-8")
 

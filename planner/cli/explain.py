@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import CalibrationOption, JsonOption
+from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption, JsonOption
 from planner.cli.output import progress, tell
 from planner.errors import InputError
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
-]
-ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
 ]
 RankOption = Annotated[
     int | None, typer.Option("--rank", metavar="R", help="Show the process groups of this rank (default: 0).")
@@ -46,7 +43,7 @@ def explain(
     plan: PlanArgument,
     rank: RankOption = None,
     why_not: WhyNotOption = None,
-    choice: ChoiceOption = 0,
+    choice: ChoiceOption = FASTEST,
     cluster: ClusterOption = None,
     calibration: CalibrationOption = None,
     as_json: JsonOption = False,
@@ -56,7 +53,7 @@ def explain(
 
     made = load_plan(plan)
     with progress("explaining"):
-        answer = explain_plan(made, choice, rank, why_not, cluster, calibration)
+        answer = explain_plan(made, made.index(choice), rank, why_not, cluster, calibration)
     return tell(answer, as_json)
 
 

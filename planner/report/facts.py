@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from planner.headline import gap_said
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
@@ -102,6 +103,13 @@ def helps(plan: Plan) -> list[str]:
     """What would make it faster, each by itself; the whole text where nothing was found, whose reasons it holds."""
     found = plan.verdict is Verdict.FOUND
     return plan.smallest_change.split("; or ") if found else [plan.smallest_change]
+
+
+def head_lines(plan: Plan) -> tuple[str, ...]:
+    """What stands in the headline beside the figures of the best: what to take instead, and a proof's gap."""
+    _, *more = plan.headline.split("\n")
+    gap = gap_said(plan.search.certificate)
+    return (*more, *([gap] if gap and plan.found else []))
 
 
 def subject_lines(plan: Plan) -> tuple[str, ...]:

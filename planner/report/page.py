@@ -129,6 +129,8 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         Block("figures", figures=facts.key_figures(best, facts.noun_in(plan))[:4]),
         Block("chips", figures=_axes(best)),
     ]
+    if said := facts.head_lines(plan):
+        head.insert(0, lines(said))
     if plan.nearest is not None:
         head.append(Block("text", text=f"nearest that fits: {plan.nearest.config.text}"))
     if cautions:
@@ -205,7 +207,8 @@ def _top_section(plan: Plan) -> Section:
                 f"{choice.tokens_per_second_per_device:,.0f}",
                 f"{100 * choice.mfu:.1f} %",
                 f"{choice.memory.peak / GIB:.1f} GiB",
-                facts.MEMORY_WORDS[choice.memory.verdict],
+                facts.MEMORY_WORDS[choice.memory.verdict]
+                + (", recommended" if plan.recommended == number - 1 > 0 else ""),
             )
         )
     blocks = [table(heads, rows, marked=0)]

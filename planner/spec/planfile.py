@@ -31,6 +31,7 @@ from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
+RECOMMENDED: Final = "recommended"  # names a plan's choice beside its index
 OWNED: Final = "owned hardware"  # the source of a price
 CLOSED_GAP: Final = 1e-4  # of the step time: what is no more apart is as fast
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
@@ -431,6 +432,34 @@ class Confidence(Record):
     explanation: str
 
 
+class Concern(StrEnum):
+    """In what a configuration is more, or other, than published runs are (`planner/recommend.py`)."""
+
+    KINDS = "kinds_of_parallelism"  # beside data parallelism: of tp, cp, ep and pp those above 1
+    WIDE_TENSOR = "tensor_parallelism_beyond_fast_links"
+    SHORT_CONTEXT = "context_parallelism_of_short_sequences"
+    ODD_DEGREE = "degrees_that_are_no_powers_of_two"  # of tp, cp and ep
+    UNEVEN_LAYERS = "stages_of_different_depth"
+    SCHEDULE = "another_schedule_than_1f1b"  # interleaved 1F1B is one of them
+    OFFLOAD = "states_or_activations_in_host_memory"
+
+
+class Reason(Record):
+    """A concern in which the fastest and the recommended configuration differ."""
+
+    concern: Concern
+    fastest: float = Field(ge=0, description="how often the fastest has it [1]")
+    recommended: float = Field(ge=0, description="how often the recommended one has it [1]")
+
+
+class Trade(Record):
+    """What the recommended configuration costs and brings against the fastest."""
+
+    slower: float = Field(ge=0, description="its step time over the fastest's, less 1 [1]")
+    more_free: float = Field(description="device memory that it leaves beyond what the fastest does [bytes]")
+    reasons: tuple[Reason, ...] = Field((), description="in what it is nearer to published runs")
+
+
 class NearestRun(Record):
     """A published run near to what is asked: what it measured, and what planner predicts for its configuration."""
 
@@ -458,7 +487,10 @@ class Plan(Record):
     schema_version: Literal[1] = SCHEMA_VERSION
     planner_version: str = __version__
     verdict: Verdict
-    headline: str = Field(description="the answer in one line")
+    headline: str = Field(
+        description="the answer in a line, with a gap of its proof; a second line names the recommended configuration "
+        "where that is another"
+    )
     subject: Subject
     choices: tuple[Choice, ...] = Field((), description="best first; of an estimate, the one asked about")
     violations: tuple[BrokenRule, ...] = Field((), description="rules an illegal configuration breaks")
@@ -471,6 +503,15 @@ class Plan(Record):
     pareto: tuple[ParetoPoint, ...] = Field(
         (), description="step time against memory: the front of all that fit, fastest first"
     )
+    recommended: int | None = Field(
+        None,
+        ge=0,
+        description="index of the choice to take: of those as fast as a prediction can tell the one with more memory "
+        "free and nearer to published runs; 0: the fastest; absent where nothing was found, and in older files [1]",
+    )
+    trade: Trade | None = Field(
+        None, description="what that costs and brings; absent where it is the fastest"
+    )
     nearest_run: NearestRun | None = Field(None, description="absent where no published run is near")
     notes: tuple[str, ...] = Field((), description="what the head of the answer says of the question")
     assumptions: tuple[str, ...] = ()
@@ -482,6 +523,22 @@ class Plan(Record):
     def found(self) -> bool:
         """Is there a configuration to run?"""
         return self.verdict is Verdict.FOUND
+
+    def index(self, which: str) -> int:
+        """The place of a configuration that is named by it, "0" for the first, or as "recommended". Raises
+        `InputError`."""
+        if which == RECOMMENDED:
+            return self.recommended or 0
+        if not (which.isascii() and which.isdigit() and len(which) < 9):
+            must = f"--choice must be a number from 0, or {RECOMMENDED}"
+            raise InputError(must, which, "0 is the fastest one")
+        return int(which)
+
+    def __repr__(self) -> str:
+        return f"<Plan, {self.verdict}: {self.headline}>"
+
+    def __str__(self) -> str:
+        return self.headline
 
     def choice(self, index: int) -> Choice:
         """The `index`-th configuration, from 0. Raises `NoConfigurationError` where there is none, `InputError`."""
@@ -506,6 +563,8 @@ class Plan(Record):
     def _found_means_a_choice(self) -> Self:
         if self.found and not self.choices:
             raise ValueError("a plan with the verdict 'found' must hold a choice")
+        if self.recommended is not None and self.recommended >= len(self.choices):
+            raise ValueError(f"recommended must be the index of a choice: {self.recommended}")
         for config in (choice.config for choice in self.choices if self.found):
             if config.tp * config.cp * config.pp * config.dp != self.subject.cluster.devices:
                 degrees = f"{config.tp} x {config.cp} x {config.pp} x {config.dp}"
