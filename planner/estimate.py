@@ -13,6 +13,7 @@ from planner.errors import InputError
 from planner.frameworks import explicit_splits, framework_of_stack
 from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
+from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
@@ -54,6 +55,7 @@ def make_estimate(request: Request) -> Plan:
             "layers assigned to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+    found = found.model_copy(update={"nearest_run": nearest_run(problem)})
     return with_launch_note(found, problem.model, problem.stack)
 
 
@@ -117,9 +119,9 @@ def estimate_of(
     if broken:
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
-        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
+        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.room.sure)
     helps = () if broken else faster_kernels(
-        problem, ConfigTable.of([config]), answer.limit, cost_model,
+        problem, ConfigTable.of([config]), answer.room.sure, cost_model,
         {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None,
     )  # fmt: skip
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
@@ -132,7 +134,9 @@ def estimate_of(
     )
     split = SplitFacts(
         layers_per_chunk=chunks,
-        own_step_time=None if own is None or own.device_memory[0] > answer.limit else float(own.step_time[0]),
+        own_step_time=None
+        if own is None or own.device_memory[0] > answer.room.sure
+        else float(own.step_time[0]),
         even_step_time=None,
         bound=0.0,
         gap=1.0,

@@ -26,6 +26,7 @@ from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
+from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.dealing import Source
 from planner.solve.faster_kernels import Splits, faster_kernels
@@ -65,7 +66,7 @@ from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryVerdict, safe_limit, worth_the_risk
+from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
 from planner.stopping import Stopwatch
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
@@ -100,7 +101,7 @@ def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Space]:
     batch and none divides that of about 4M tokens, under the nearest that one divides."""
     problem, assumed = resolve(request)
     rules = rules_for(problem.stack)
-    space = Space(problem, rules, request.restrict)
+    space = Space(problem, rules, request.restrict, request.without)
     undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
     batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
     if not batches:
@@ -108,34 +109,33 @@ def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Space]:
     batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
     problem, assumed = resolve(replace(request, global_batch=str(batch)))
     said = f"global batch {batch_words(batch, problem.job.seq_len)} (the nearest to 4M tokens that is legal here)"
-    return problem, (*assumed, said), Space(problem, rules, request.restrict)
+    return problem, (*assumed, said), Space(problem, rules, request.restrict, request.without)
 
 
 def _searched(request: Request, watch: Stopwatch) -> Plan:
     check_request(request)
     problem, assumed, space = _posed(request)
     model = cost_model(problem)
-    limit = problem.cluster.accelerator.memory * (1 - request.headroom)
+    room = MemoryRoom.of(problem, request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
-    source, listed_front = Source(model, space, limit), Front()
-    error = problem.stack.overhead.error
-    allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
+    source, listed_front = Source(model, space, room.most), Front()
+    allowed = room.most if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:
         return search(model, source, allowed, most, stopped=watch.stopped, front=listed_front)
 
     found, splits = look(finalists), None
-    if allowed < limit and not len(found.best) and not watch.stopped():
-        allowed = limit
+    if allowed < room.most and not len(found.best) and not watch.stopped():
+        allowed = room.most
         found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
     front = ParetoFront(found.best.take(slice(0)), np.zeros(0), np.zeros(0), False)
     if wanted:
-        reach = np.inf if objective is Objective.HEADROOM else REACH
-        front = pareto_front(model, source, limit, watch.stopped, listed_front, reach)
+        reach, most = np.inf if objective is Objective.HEADROOM else REACH, max(room.limit, allowed)
+        front = pareto_front(model, source, most, watch.stopped, listed_front, reach)
     if objective is Objective.HEADROOM:
-        found = replace(found, best=front.roomiest(limit).take(slice(request.top)))
+        found = replace(found, best=front.roomiest(room.limit).take(slice(request.top)))
     else:
         listed = max(LISTED, request.top) if request.thorough else request.top
         simulated = SIMULATED if request.thorough else PASSING_SIMULATED
@@ -156,7 +156,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         dealt = (
             {config: split.dealt for config, split in splits.splits.items() if split.dealt} if splits else {}
         )
-        helps, notes = _advice(request, problem, model, space, found, dealt, limit, watch)
+        helps, notes = _advice(request, problem, model, space, found, dealt, allowed, watch)
     answer = Answerer(
         problem,
         model,
@@ -170,6 +170,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     made = made.model_copy(update={"notes": notes})
     if not request.thorough:
         return made
+    made = made.model_copy(update={"nearest_run": nearest_run(problem)})
     if len(space) <= FEW_CUTS and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)
@@ -177,7 +178,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
 
 def _advice(
     request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, splits: Splits,
-    limit: float, watch: Stopwatch,
+    allowed: float, watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
@@ -189,17 +190,18 @@ def _advice(
             return None, ()
         larger = _larger(request, problem.cluster.num_devices)
         resized = _resized(request, problem)
-        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger, resized)), ()
+        room = MemoryRoom.of(problem, request.headroom)
+        return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized)), ()
     if request.objective == Objective.HEADROOM:
         return (), ()
-    faster = faster_kernels(problem, found.best, limit, cost_model, splits)
+    faster = faster_kernels(problem, found.best, allowed, cost_model, splits)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
     if not better or watch.stopped():
         return faster, ()
     other = cost_model(with_batch(problem, better))
-    advice = better_batch_advice(model, found.best, other, limit, request.restrict)
+    advice = better_batch_advice(model, found.best, other, allowed, request.restrict)
     if advice is None:
         return faster, ()
     unasked = request.global_batch is None and better > problem.job.global_batch

@@ -19,7 +19,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable
 from planner.spec.planfile import CLOSED_GAP, Plan
-from planner.spec.verdict import safe_limit
+from planner.spec.verdict import MemoryRoom
 
 Floats = NDArray[np.float64]
 SMALL = "llama-3.2-3b"
@@ -67,10 +67,10 @@ def asked(request: pytest.FixtureRequest) -> Asked:
     problem, _ = resolve(question)
     space = enumerate_configs(problem, rules_for(problem.stack), question.restrict)
     model = cost_model(problem)
-    table, capacity = space.table(), problem.cluster.accelerator.memory
-    cost, limit = evaluate_exactly(model, table), capacity * (1 - question.headroom)
-    sure = limit if question.borderline else safe_limit(limit, capacity, problem.stack.overhead.error)
-    within = [(cost.device_memory <= allowed) & on_host(model, table) for allowed in (sure, limit)]
+    table, room = space.table(), MemoryRoom.of(problem, question.headroom)
+    cost = evaluate_exactly(model, table)
+    sure = room.most if question.borderline else room.sure
+    within = [(cost.device_memory <= allowed) & on_host(model, table) for allowed in (sure, room.most)]
     stem = np.repeat(np.arange(len(space.stems)), space.counts)
     fits = within[0] if within[0].any() else within[1]
     assert 10 < len(table) < 30_000

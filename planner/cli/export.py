@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli.options import FASTEST, ChoiceOption
 from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ ToOption = Annotated[
     ),
 ]
 FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
-ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
-]
 ReleaseOption = Annotated[
     str | None,
     typer.Option("--framework-version", help="Release to write for (default: a recent stable one)."),
@@ -60,7 +58,7 @@ def export(
     plan: PlanArgument,
     output: FolderOption,
     to: ToOption = None,
-    choice: ChoiceOption = 0,
+    choice: ChoiceOption = FASTEST,
     framework_version: ReleaseOption = None,
     force: ForceOption = False,
     cluster: ClusterOption = None,
@@ -69,13 +67,18 @@ def export(
     """Write launch files for a plan. Arguments, torchrun, Slurm and Kubernetes scripts."""
     from planner.frameworks import framework
     from planner.frameworks.write import write_files
+    from planner.spec.load_plan import load_plan
+    from planner.spec.planfile import RECOMMENDED
 
     chosen = framework(to or _planned_framework(plan, choice))
     version = chosen.version(framework_version)
-    files = render_plan(plan, chosen.name, choice, framework_version, cluster, stack)
+    made = load_plan(plan)
+    files = render_plan(plan, chosen.name, made.index(choice), framework_version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
+    if made.recommended and choice == FASTEST:
+        sys.stderr.write(f"the plan recommends #{made.recommended + 1} instead: --choice {RECOMMENDED}\n")
     if others := sorted(path.name for path in output.iterdir() if path.name not in files):
         listed = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
         sys.stderr.write(

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -141,7 +141,16 @@ SettingsOption = Annotated[
         "cuda_graph_modules, or one layout; repeatable.",
     ),
 ]
-HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
+FASTEST: Final = "0"
+ChoiceOption = Annotated[
+    str,
+    typer.Option(
+        "--choice",
+        metavar="INDEX",
+        help="Index of the configuration: 0 is #1 of the plan's table; or: recommended.",
+    ),
+]
+HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep back.")]
 MtpOption = Annotated[
     bool, typer.Option("--mtp", help="Also train the multi-token-prediction (MTP) modules.")
 ]

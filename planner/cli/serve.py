@@ -308,5 +308,6 @@ def form_page() -> str:
 
     return rendered(
         "serve.html.j2", models=catalog_models(), clusters=cluster_names(), default_stack=DEFAULT_STACK,
-        stacks=[*(name for name in stacks_to_plan() if name != DEFAULT_STACK), ANY], precisions=[str(p) for p in Precision],
+        stacks=[*(name for name in stacks_to_plan() if name != DEFAULT_STACK), ANY],
+        precisions=[str(p) for p in Precision],
     )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from planner.headline import gap_said
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
@@ -102,6 +103,13 @@ def helps(plan: Plan) -> list[str]:
     """What would make it faster, each by itself; the whole text where nothing was found, whose reasons it holds."""
     found = plan.verdict is Verdict.FOUND
     return plan.smallest_change.split("; or ") if found else [plan.smallest_change]
+
+
+def head_lines(plan: Plan) -> tuple[str, ...]:
+    """What stands in the headline beside the figures of the best: what to take instead, and a proof's gap."""
+    _, *more = plan.headline.split("\n")
+    gap = gap_said(plan.search.certificate)
+    return (*more, *([gap] if gap and plan.found else []))
 
 
 def subject_lines(plan: Plan) -> tuple[str, ...]:
@@ -254,14 +262,27 @@ def interval(low: str, high: str) -> str:
 
 
 def memory_sentence(memory: Memory) -> str:
-    """Does it fit, by how much, and where does it bind."""
-    free, limit = memory.limit - memory.peak, f"{memory.limit / GIB:.1f} GiB"
+    """Does it fit, by how much, what is kept back, and where does it bind."""
+    free, limit = memory.free, f"{memory.limit / GIB:.1f} GiB"
     size = f"{abs(free) / GIB:.1f} GiB"
     margin = f"{size} free of {limit} usable" if free >= 0 else f"{size} over the {limit} limit"
+    margin += kept_back(memory)
     if memory.verdict is MemoryVerdict.BORDERLINE:
         margin = f"{'predicted ' if free < 0 else ''}{margin}, within the memory model's error"
     host = f"{memory.host_lack}; " if memory.host_short else ""
     return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {memory.where}"
+
+
+def kept_back(memory: Memory) -> str:
+    """What of the device is not counted as free, and why, in parentheses; empty where nothing is."""
+    if not memory.capacity or not memory.kept_back:
+        return ""
+    kept, share = (
+        f"{memory.kept_back / GIB:.1f} of {memory.capacity / GIB:.1f} GiB",
+        memory.kept_back / memory.capacity,
+    )
+    error = f" for the memory model's error, ±{memory.error:.0%}" if memory.error else ""
+    return f" ({kept} kept back{error}: --headroom {100 * share:.3g}%)"
 
 
 def logged_sentence(memory: Memory) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.report import chart_data, charts, facts, proof
+from planner.report import chart_data, charts, facts, nearest, proof
 from planner.report.facts import Figure
-from planner.spec.planfile import Choice, Plan, Verdict
+from planner.spec.planfile import Choice, NearestRun, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity
 
@@ -96,6 +96,8 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         sections += _choice_sections(plan, best, drawing, not_drawn)
     else:
         sections += _why_not(plan)
+    if plan.nearest_run is not None:
+        sections.append(_published_section(plan, plan.nearest_run))
     if plan.search.candidates > 1:
         rows = [
             (("less " if line.taken_away else "") + line.label, f"{line.candidates:,}")
@@ -127,7 +129,9 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         Block("figures", figures=facts.key_figures(best, facts.noun_in(plan))[:4]),
         Block("chips", figures=_axes(best)),
     ]
-    if plan.verdict is not Verdict.FOUND and plan.nearest is not None:
+    if said := facts.head_lines(plan):
+        head.insert(0, lines(said))
+    if plan.nearest is not None:
         head.append(Block("text", text=f"nearest that fits: {plan.nearest.config.text}"))
     if cautions:
         head.append(lines(cautions))
@@ -203,7 +207,8 @@ def _top_section(plan: Plan) -> Section:
                 f"{choice.tokens_per_second_per_device:,.0f}",
                 f"{100 * choice.mfu:.1f} %",
                 f"{choice.memory.peak / GIB:.1f} GiB",
-                facts.MEMORY_WORDS[choice.memory.verdict],
+                facts.MEMORY_WORDS[choice.memory.verdict]
+                + (", recommended" if plan.recommended == number - 1 > 0 else ""),
             )
         )
     blocks = [table(heads, rows, marked=0)]
@@ -262,6 +267,16 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     return [Section("map", "Which ranks talk over which links", tuple(blocks))]
 
 
+def _published_section(plan: Plan, run: NearestRun) -> Section:
+    shown = nearest.figures(plan, run, facts.noun_in(plan))
+    blocks = (
+        Block("text", text=nearest.settings_sentence(run) + "."),
+        Block("figures", figures=shown),
+        Block("text", text=run.link),
+    )
+    return Section("published", "Nearest published run", blocks)
+
+
 def _why_not(plan: Plan) -> list[Section]:
     blocks = [
         Block("text", text=f"{broken.rule}: {broken.reason}. Hint: {broken.hint}")
@@ -296,7 +311,7 @@ def _grounds(plan: Plan) -> list[Section]:
     if cluster.unverified:
         sources.append(f"unverified (no source): {', '.join(cluster.unverified)}")
     sources.append(
-        f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept free"
+        f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept back"
     )
     return [
         Section("confidence", "How sure this is", (Block("text", text=proof.confidence_sentence(plan) + "."),)),

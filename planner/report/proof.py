@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from planner.headline import ended_by
 from planner.launchable import WITHOUT_FILES
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
@@ -30,7 +31,6 @@ _LEVELS: Final[Mapping[CalibrationLevel, str]] = {
     CalibrationLevel.L2: "corrected by a benchmark of your cluster",
     CalibrationLevel.L3: "corrected by a step measured on your cluster",
 }
-_ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def proof_sentence(certificate: Certificate) -> str:
     counted = f"{certificate.costed:,} evaluated, {certificate.solved:,} simulated"
     faster = "" if certificate.gap is None else f": up to {certificate.gap:.2%} faster may exist"
     if certificate.ending is not Ending.COMPLETE:
-        return f"not proven{faster} (ended by {_ENDED_BY[certificate.ending]}; {counted})"
+        return f"not proven{faster} (ended by {ended_by(certificate.ending)}; {counted})"
     if certificate.gap is None:
         return f"best of those evaluated ({counted}): {certificate.compared}"
     if certificate.gap > CLOSED_GAP:

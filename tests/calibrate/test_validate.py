@@ -16,7 +16,6 @@ from planner.calibrate.published.runs import INPUT_COLUMNS, read_models, read_ro
 from planner.calibrate.statistics import error_summary, mean_of_sources, spearman
 from planner.calibrate.tables import markdown_table, text_table
 from planner.calibrate.validate import predict_rows, validate_rows
-from planner.spec.verdict import memory_verdict
 from tests.calibrate.rows import MODELS, ROW
 
 KEYS = {
@@ -163,14 +162,6 @@ def test_the_tail_of_the_nanotron_sweep_stands_apart() -> None:
 def test_statistics_by_hand() -> None:
     assert error_summary([1.1, 0.8, 1.0]) == {"rows": 3, "median": 0.1, "mean": 0.1, "p90": 0.18, "bias": 0.0}
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])) == pytest.approx(0.5)
-    assert memory_verdict(90, 100, 100, 0.05) == "fits"
-    assert memory_verdict(98, 100, 100, 0.05) == "borderline"
-    assert memory_verdict(104, 100, 100, 0.05) == "borderline"
-    assert memory_verdict(110, 100, 100, 0.05) == "does_not_fit"
-    # what is reserved absorbs the error below it, and is kept by no more than the error above it
-    assert memory_verdict(94, 95, 100, 0.05) == "fits"
-    assert memory_verdict(98, 95, 100, 0.05) == "borderline"
-    assert memory_verdict(101, 95, 100, 0.05) == "does_not_fit"
 
 
 def test_out_of_memory_counts_borderline_half() -> None:

@@ -20,7 +20,7 @@ from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.planfile import Objective
-from planner.spec.verdict import safe_limit
+from planner.spec.verdict import MemoryRoom
 
 # without pipelines there is no split to solve, and the equations are the whole answer
 REQUEST = Request(
@@ -34,9 +34,8 @@ def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: igno
     problem, _ = resolve(request)
     table = enumerate_configs(problem, rules_for(problem.stack), request.restrict).table()
     cost = evaluate_exactly(cost_model(problem), table)
-    capacity = problem.cluster.accelerator.memory
-    limit = capacity * (1 - request.headroom)
-    for allowed in (safe_limit(limit, capacity, problem.stack.overhead.error), limit):
+    room = MemoryRoom.of(problem, request.headroom)
+    for allowed in (room.sure, room.most):
         fits = cost.device_memory <= allowed
         if fits.any():
             break
