@@ -42,9 +42,11 @@ def open_configurations(model: CostModel, source: Source, limit: float, best: fl
     for dealt in source.done:
         stems = np.flatnonzero((dealt.least.time < best) & (dealt.least.memory <= limit))
         stems = stems[dealt.block.stems["pp"][stems] > 1]
-        # recomputing takes longer, if the user's own runs do not say otherwise
-        plain = least_of_any_layout(model, dealt.block.stems.take(stems), best).any
-        stems = stems[(plain < best) | bool(model.problem.stack.measured)]
+        some = dealt.block.stems.take(stems)
+        plain = least_of_any_layout(model, some, best).any
+        # recomputing takes longer, unless the user's own runs say otherwise or something lives on the host
+        unsure = (some["offload"] > 0) | bool(model.problem.stack.measured)
+        stems = stems[(plain < best) | unsure]
         if not len(stems):
             continue
         part = dealt.block.part(stems)
