@@ -43,7 +43,7 @@ class Question(TypedDict, total=False):
 
     `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
     energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}; of an estimate also "layout", such as
-    [8, 9, 9, 6]. `stack`: several with commas between are compared, "any" all that are current. `without`: what a search
+    [8, 9, 9, 6]. `stack`: several with commas between are compared, "any" all current ones. `without`: what a search
     leaves out, such as "deepep" or ["cuda-graphs", "offload"]. `assume`: as `planner assumptions` lists them, such as
     {"pue": "1.2", "price": "2.50 $/h"}.
     `headroom`: share of the memory kept free, 0.05 or "5%". `calibration`: a file of `planner calibrate`.

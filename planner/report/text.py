@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Column
 from rich.text import Text
 
-from planner.report import facts, proof
+from planner.report import facts, options_text, proof
 from planner.report.tables import Fitting, WordTable
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.terms import term_name
@@ -95,7 +95,9 @@ def listing(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
 def plan_document(plan: Plan) -> RenderableType:
     """The whole answer, the verdict first."""
     blocks: list[RenderableType] = [prose(plan.headline, _VERDICT_STYLE[plan.verdict])]
-    blocks += [prose(line) for line in facts.subject_lines(plan)]
+    blocks += [prose(line) for line in (*facts.subject_lines(plan), *options_text.turned_on_lines(plan))]
+    if plan.search.stacks:
+        blocks.append(_stacks(plan))
     if plan.verdict is Verdict.ILLEGAL:
         blocks.append(_violations(plan))
     if plan.choices:
@@ -117,6 +119,15 @@ def plan_document(plan: Plan) -> RenderableType:
         if lines:
             blocks.append(section(title, bullets(lines)))
     return Group(*blocks)
+
+
+def _stacks(plan: Plan) -> RenderableType:
+    """The stacks that were searched, the fastest first."""
+    standings = plan.search.stacks
+    table = listing(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings))
+    table.columns[-1].justify = "left"
+    said = options_text.lead_sentence(standings)
+    return section("Stacks", table, *([prose(said)] if said else []))
 
 
 def _violations(plan: Plan) -> RenderableType:
@@ -174,15 +185,20 @@ def _choice_table(choices: Sequence[Choice], noun: str) -> list[RenderableType]:
     grid = facts.configuration_grid(choices)
     figures = _choice_figures(choices)
     common = [prose(f"all with {grid.common}")] if grid.common else []
+    legend = [prose(line, "dim") for line in grid.legend]
     tables: list[RenderableType] = []
     shown = [head.format(noun=noun) or facts.against_first(choices)[0] for head in _FIGURE_HEADS]
     for kept, gap in ((range(len(shown)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
         heads: tuple[str, ...] = (*grid.axes, *(shown[i] for i in kept))
-        tables.append(Group(*common, _numbered(heads, rows, gap)))
-    rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
-    heads = (*(shown[i] for i in _FEWEST), "configuration")
-    return [Fitting((*tables, _numbered(heads, rows, 1)))]
+        tables.append(Group(*common, _numbered(heads, rows, gap), *legend))
+    letters = options_text.stack_letters(choices)[0] or [""] * len(choices)
+    rows = [
+        (*(row[i] for i in _FEWEST), *filter(None, [letter]), c.config.text)
+        for row, letter, c in zip(figures, letters, choices, strict=True)
+    ]
+    heads = (*(shown[i] for i in _FEWEST), *(["stack"] if grid.legend else []), "configuration")
+    return [Fitting((*tables, Group(_numbered(heads, rows, 1), *legend)))]
 
 
 def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> WordTable:
