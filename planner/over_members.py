@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
 from planner.request import Request, check_request, cost_model, each_stack, resolve
 from planner.solve.pareto import NEAR_MOST_ROOM
@@ -20,7 +21,7 @@ from planner.space.members import _SEARCHED, active_stack, members, turned_on, w
 from planner.spec.config import ConfigTable
 from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objective, Plan, RemovedBy, Search
 from planner.spec.rule import Problem
-from planner.spec.tried import StackStanding
+from planner.spec.tried import Held, StackStanding
 from planner.stopping import Stopwatch
 from planner.turned_on import standing, step_time_of, turned_on_facts
 
@@ -53,8 +54,19 @@ def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
         raise errors[0]
     plans.sort(key=lambda plan: _rank(plan, request))
     standings.sort(key=lambda one: math.inf if one.step_time is None else one.step_time)
-    search = plans[0].search.model_copy(update={"stacks": tuple(standings)})
-    return _merged(plans[0].model_copy(update={"search": search}), plans[1:], request)
+    merged = _merged(plans[0], plans[1:], request)
+    update: dict[str, object] = {"stacks": tuple(standings)}
+    if merged.search.certificate is not None:
+        kept = tuple(one for plan in plans for one in _held_of(plan, plan is not plans[0]))
+        update["certificate"] = merged.search.certificate.model_copy(update={"held": kept})
+    return merged.model_copy(update={"search": merged.search.model_copy(update=update)})
+
+
+def _held_of(plan: Plan, names_it: bool) -> tuple[Held, ...]:
+    """What one of several stacks holds fixed, naming it."""
+    certificate, stack = plan.search.certificate, plan.subject.stack.name.partition(SEPARATOR)[0]
+    kept = () if certificate is None else certificate.held
+    return tuple(one.model_copy(update={"stack": stack * names_it}) for one in kept)
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ def _told(request: Request, base: Problem, best: _Planned, others: Sequence[_Pla
         return plan
     fixed = () if request.precision is None else ("precision",)
     shares = {g.change.names[0]: g.share for g in gains if len(g.change.names) == 1 and g.share is not None}
-    kept = with_gains(held(best.problem, request.restrict, request.without, fixed), shares)
+    kept = with_gains(held(base, request.restrict, request.without, fixed), shares)
     certificate = certificate.model_copy(update={"held": kept})
     return plan.model_copy(update={"search": plan.search.model_copy(update={"certificate": certificate})})
 
@@ -177,7 +189,7 @@ def _rank(plan: Plan, request: Request) -> tuple[float, float]:
 
 def _worth(choice: Choice) -> float:
     """Its step time, where an option must gain more than what counts as a tie [s]."""
-    return choice.step_time * (1 + CLOSED_GAP * choice.stack.count("+"))
+    return choice.step_time * (1 + CLOSED_GAP * choice.stack.count(SEPARATOR))
 
 
 def _ending(plan: Plan) -> Ending:

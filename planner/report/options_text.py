@@ -6,6 +6,7 @@ Left out: how many candidates there were and what is proven of them (`proof.py`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Final
 
 from planner.catalog.stack_options import OPTIONS, SEPARATOR
@@ -47,12 +48,12 @@ def _slower(time: float, best: float) -> str:
 
 
 def held_sentence(held: Sequence[Held]) -> str:
-    """What the program holds fixed, by the reason why; empty where that is nothing."""
+    """What the program holds fixed, by stack and the reason why; empty where that is nothing."""
     groups = []
-    for why, words in _WHY.items():
-        some = [_held(one) for one in held if one.why is why]
+    for stack, (why, words) in product(dict.fromkeys(one.stack for one in held), _WHY.items()):
+        some = [_held(one) for one in held if one.why is why and one.stack == stack]
         if some:
-            groups.append(f"{', '.join(some)} ({words})")
+            groups.append(f"{f'{stack}: ' if stack else ''}{', '.join(some)} ({words})")
     return f"held fixed: {'; '.join(groups)}" if groups else ""
 
 
@@ -64,7 +65,8 @@ def _held(one: Held) -> str:
 
 
 def stack_rows(standings: Sequence[StackStanding]) -> tuple[tuple[str, str, str, str], ...]:
-    """Stack, its best step, how much slower that is than the first's, and the configuration or why there is none."""
+    """Stack, its best step, how much slower that is than the first's, and the configuration with what was turned on, or
+    why there is none."""
     best = next((one.step_time for one in standings if one.step_time is not None), None)
     rows = []
     for one in standings:
@@ -72,7 +74,10 @@ def stack_rows(standings: Sequence[StackStanding]) -> tuple[tuple[str, str, str,
             rows.append((one.name, "", "", one.reason))
             continue
         slower = "" if one.step_time == best else f"{100 * (one.step_time / best - 1):.1f} %"
-        rows.append((one.stack or one.name, format_time(one.step_time), slower, one.configuration))
+        more = one.stack.removeprefix(one.name)
+        rows.append(
+            (one.name, format_time(one.step_time), slower, " ".join(filter(None, (one.configuration, more))))
+        )
     return tuple(rows)
 
 

@@ -124,8 +124,7 @@ def plan_document(plan: Plan) -> RenderableType:
 def _stacks(plan: Plan) -> RenderableType:
     """The stacks that were searched, the fastest first."""
     standings = plan.search.stacks
-    table = listing(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings))
-    table.columns[-1].justify = "left"
+    table = _numbered(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), 1)
     said = options_text.lead_sentence(standings)
     return section("Stacks", table, *([prose(said)] if said else []))
 
@@ -206,7 +205,7 @@ def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> 
     table = WordTable(box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("#", justify="right")
     for head in heads:
-        words = head in ("memory", "configuration")
+        words = head in ("memory", "configuration", "stack")
         table.add_column(head, justify="left" if words else "right", no_wrap=head != "configuration")
     styles = {facts.MEMORY_WORDS[verdict]: style for verdict, style in _MEMORY_STYLE.items()}
     for number, row in enumerate(rows, start=1):
