@@ -17,7 +17,7 @@ from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.solve.splits.dealt import Dealt
 from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
 from planner.space.held import held, with_gains
-from planner.space.members import _SEARCHED, active_stack, members, turned_on, with_turned_on
+from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
 from planner.spec.config import ConfigTable
 from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objective, Plan, RemovedBy, Search
 from planner.spec.rule import Problem
@@ -136,7 +136,7 @@ def _active(one: _Planned, base: Problem) -> Plan:
 def _with_turned_on(plan: Plan, base: Problem, times: Mapping[str, float], plans: Mapping[str, Plan]) -> Plan:
     best, named = plan.choices[0], base.stack.name
     more = turned_on(best.stack, named)
-    always = [name for name in more if _SEARCHED[name].always]
+    always = [name for name in more if SEARCHED[name].always]
     alone: dict[str, float | None] = {}
     for name in always:
         kept = [other for other in more if other != name]

@@ -358,7 +358,7 @@ OPTIONS: Final = (
     StackOption(
         Dispatcher.HYBRIDEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.HYBRIDEP}},
         "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
-        since="2025-12", experts=True, needs="HybridEP (DeepEP's branch hybrid-ep)",
+        since="2025-12", experts=True, needs="HybridEP",
         kind=OptionKind.SPEED,  # which kernels send the same tokens
     ),
     StackOption(

@@ -55,9 +55,9 @@ def members(problem: Problem, restrict: Restriction, without: Sequence[str] = ()
     if not is_shipped(problem.stack.name):
         return (problem,)
     tried = [o for o in unnamed_options(problem, OptionKind.SPEED) if not is_left_out(o.name, without)]
-    alone = [option for option in tried if _SEARCHED[option.name].always]
+    alone = [option for option in tried if SEARCHED[option.name].always]
     alone = [option for option in alone if _member([option], problem, restrict)]
-    others = [option for option in tried if not _SEARCHED[option.name].always]
+    others = [option for option in tried if not SEARCHED[option.name].always]
     found = (
         _member([option for option in tried if option in (*alone, *some)], problem, restrict)
         for some in _subsets(others)
@@ -99,7 +99,7 @@ def active_stack(problem: Problem, named: Stack, config: ParallelConfig) -> str:
     """The name of a member's stack without the options that change nothing of one of its configurations: so it is
     launched. `named`: the stack as the user named it."""
     more = problem.stack.name.removeprefix(named.name).split(SEPARATOR)[1:]
-    kept = [name for name in more if not _SEARCHED[name].idle(config)]
+    kept = [name for name in more if not SEARCHED[name].idle(config)]
     return SEPARATOR.join([named.name, *kept])
 
 
@@ -145,12 +145,12 @@ def _member(options: Sequence[StackOption], problem: Problem, restrict: Restrict
     if any(option.dispatcher not in (None, *dispatchers) for option in options):
         return None
     member = with_turned_on(problem, [option.name for option in options])
-    acts = all(_SEARCHED[option.name].changes(member, restrict) for option in options)
+    acts = all(SEARCHED[option.name].changes(member, restrict) for option in options)
     return member if acts else None
 
 
 @dataclass(frozen=True)
-class _Searched:
+class Searched:
     """`changes`: may an option change a configuration of a problem whose stack has it? `idle`: does it change nothing
     of this one? `always`: in every member, as it makes no configuration slower, larger or illegal."""
 
@@ -211,19 +211,19 @@ def _newer_flash(problem: Problem, restrict: Restriction) -> bool:
     return flash and attention_of(problem.stack, problem.cluster.accelerator.name) in NEWER_FLASH
 
 
-_DISPATCHER: Final = _Searched(_sends, lambda c: c.ep * c.etp == 1)
-_SEARCHED: Final[Mapping[str, _Searched]] = {
+_DISPATCHER: Final = Searched(_sends, lambda c: c.ep * c.etp == 1)
+SEARCHED: Final[Mapping[str, Searched]] = {
     Dispatcher.DEEPEP: _DISPATCHER,
     Dispatcher.HYBRIDEP: _DISPATCHER,
     ALL_GATHERED: _DISPATCHER,
-    EXPERTS_OVERLAPPED: _Searched(_overlaps, lambda c: c.ep == 1),
-    FUSED_EXPERTS: _Searched(_fuses),
-    PAGED_STASH: _Searched(_stashes, lambda c: c.ep * c.etp == 1),
+    EXPERTS_OVERLAPPED: Searched(_overlaps, lambda c: c.ep == 1),
+    FUSED_EXPERTS: Searched(_fuses),
+    PAGED_STASH: Searched(_stashes, lambda c: c.ep * c.etp == 1),
     # it takes launches off the host, no rule asks about it and no memory is counted for it
-    UPDATE_GRAPH: _Searched(_launches, lambda c: bool(c.offload & OFFLOAD_OPTIMIZER), always=True),
-    DOUBLE_BUFFER: _Searched(_shards, lambda c: c.zero < 2),
-    NO_SYNC: _Searched(_shards, lambda c: c.zero < 2 or c.num_microbatches == 1),
-    LIGER: _Searched(lambda problem, restrict: problem.model.family in LIGER_FAMILIES),
+    UPDATE_GRAPH: Searched(_launches, lambda c: bool(c.offload & OFFLOAD_OPTIMIZER), always=True),
+    DOUBLE_BUFFER: Searched(_shards, lambda c: c.zero < 2),
+    NO_SYNC: Searched(_shards, lambda c: c.zero < 2 or c.num_microbatches == 1),
+    LIGER: Searched(lambda problem, restrict: problem.model.family in LIGER_FAMILIES),
     # FlashAttention-2 takes 1 to 2 times as long (`cost.device.flash`), with the same memory under the same rules
-    FLASH_ATTENTION_3: _Searched(_newer_flash, always=True),
+    FLASH_ATTENTION_3: Searched(_newer_flash, always=True),
 }
