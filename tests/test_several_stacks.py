@@ -155,3 +155,54 @@ def test_any_is_the_newest_of_every_family() -> None:
             own = next(one for one in found if (one.framework, one.states.engine) == family)
             assert months[own.name] >= months[stack.name]
     assert all(newest - months[stack.name] <= CURRENT_MONTHS for stack in found)
+
+
+def test_names_to_leave_out_are_taken_everywhere(tmp_path: Path) -> None:
+    from planner.api import plan as plan_in_python
+    from planner.cli.serve import asked
+    from planner.cli.sweep import requests_of
+    from planner.spec.load_sweep import load_sweep
+
+    job = (
+        "llama-3.1-8b",
+        "1x8 h100 400G-ib",
+        "--seq-len",
+        "4096",
+        "--global-batch",
+        "64",
+        "--set",
+        "pp=1",
+        "--json",
+    )
+    on = json.loads(runner.invoke(app, ["plan", *job]).stdout)["subject"]["stack"]["name"]
+    assert on == "megatron-2026+optimizer-cuda-graph"
+    off = json.loads(runner.invoke(app, ["plan", *job, "--without", "optimizer-cuda-graph"]).stdout)
+    assert off["subject"]["stack"]["name"] == "megatron-2026"
+    assert off["search"]["without"] == ["optimizer-cuda-graph"]
+    wrong = runner.invoke(app, ["plan", *job, "--without", "optimiser-cuda-graph"])
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "did you mean: optimizer-cuda-graph" in wrong.stderr
+    same = plan_in_python(
+        job[0], job[1], seq_len=4096, global_batch=64, set={"pp": 1}, without=["optimizer-cuda-graph"]
+    )
+    assert same.choices[0].stack == "megatron-2026"
+    with pytest.raises(InputError, match="without must be"):
+        plan_in_python(job[0], job[1], without=3)  # type: ignore[arg-type]
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        "model: llama-3.1-8b\ncluster: dgx-h100\ngpus: 8\nwithout: [deepep, offload]\nstack: any\n"
+    )
+    (point,) = requests_of(load_sweep(sweep))
+    assert (point.without, point.stack) == (("deepep", "offload"), "any")
+    page = asked(
+        {
+            "model": "llama-3.1-8b",
+            "cluster": "dgx-h100",
+            "gpus": "8",
+            "without": "deepep offload",
+            "stack": "any",
+        }
+    )
+    assert (page.without, page.stack) == (("deepep", "offload"), "any")
+    with pytest.raises(UnknownNameError):
+        asked({"model": "llama-3.1-8b", "cluster": "dgx-h100", "stack": "megatron-2026,./mine.yaml"})
