@@ -163,7 +163,7 @@ def resolve(
     require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:
-        stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
+        stack, cluster = _calibrated(stack, overlay), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
     if request.options:
         stack = with_options(stack, list(request.options))
@@ -217,6 +217,12 @@ def _overlay(path: str) -> Overlay:
     from planner.catalog.load_overlay import load_overlay  # few questions have one
 
     return load_overlay(path)
+
+
+def _calibrated(stack: Stack, overlay: Overlay) -> Stack:
+    from planner.catalog.load_overlay import calibrated
+
+    return calibrated(stack, overlay)
 
 
 def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, int]:

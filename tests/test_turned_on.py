@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from planner.catalog.load_overlay import save_overlay
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
 from planner.estimate import make_estimate
 from planner.plan import make_plan
+from planner.planned import planned_problem
 from planner.report import options_text, proof
 from planner.request import Request, cost_model, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.members import members, turned_on
+from planner.spec.config import ConfigTable
+from planner.spec.overlay import Overlay
 from planner.spec.planfile import CLOSED_GAP, Plan
 from planner.spec.tried import Held, HeldBy, TurnedOn
 
@@ -115,6 +120,25 @@ def test_what_is_left_out_stands_in_the_certificate() -> None:
     assert "deepep off" in said
     assert "(left out)" in said
     assert proof.search_sentence(found.search).endswith("without deepep, offload")
+
+
+def test_a_calibration_holds_with_options_that_change_speed(tmp_path: Path) -> None:
+    """Of the search's choosing as where they are named, and where the plan is read again."""
+    ours = Overlay(
+        name="ours", date="2026", level="L3", made_from=("a run",), stack="megatron-2026",
+        multiply={"compute.gemm": 1.2},
+    )  # fmt: skip
+    file = tmp_path / "ours.yaml"
+    save_overlay(ours, file)
+    asked = replace(ASKED, calibration=str(file))
+    plan = make_plan(asked)
+    best = plan.choices[0]
+    assert turned_on(best.stack, "megatron-2026")
+    assert make_plan(replace(asked, stack=best.stack)).choices[0].step_time == pytest.approx(best.step_time)
+    again = cost_model(planned_problem(plan, best, None, file))
+    assert evaluate_exactly(again, ConfigTable.of([best.config.parallel()])).step_time[0] == best.step_time
+    with pytest.raises(InputError, match="holds for the stack megatron-2026"):
+        make_plan(replace(asked, stack="megatron-2026+hidden-dropout=0.1"))
 
 
 def test_nothing_is_left_out_of_an_estimate() -> None:
