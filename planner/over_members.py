@@ -16,7 +16,7 @@ from planner.request import Request, check_request, cost_model, each_stack, reso
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.solve.splits.dealt import Dealt
 from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
-from planner.space.held import held, with_gains
+from planner.space.held_fixed import held, with_gains
 from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
 from planner.spec.config import ConfigTable
 from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objective, Plan, RemovedBy, Search

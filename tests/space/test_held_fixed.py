@@ -12,7 +12,7 @@ from planner.request import Request, resolve
 from planner.space.axes import Axes, divisors, modules_tried
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
-from planner.space.held import held, with_gains
+from planner.space.held_fixed import held, with_gains
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, CudaGraphs, Recompute, module_mask
 from planner.spec.rule import Problem
 from planner.spec.tried import HeldBy
