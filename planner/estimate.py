@@ -15,9 +15,9 @@ from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
 from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
 from planner.solve.splits.dealt import Dealt
+from planner.solve.unasked import Answer, numeric_gains, option_gains, said_of, wide_scores
 from planner.space.axes import RESTRICTABLE, check_restriction, modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
@@ -120,10 +120,7 @@ def estimate_of(
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
         nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.room.sure)
-    helps = () if broken else faster_kernels(
-        problem, ConfigTable.of([config]), answer.room.sure, cost_model,
-        {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None,
-    )  # fmt: skip
+    helps = () if broken else _helps(problem, config, chunks, answer.room.sure)
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
     if not chunks or not found.choices:
         return found
@@ -143,6 +140,16 @@ def estimate_of(
         stated=True,
     )
     return found.model_copy(update={"choices": (found.choices[0].model_copy(update={"split": split}),)})
+
+
+def _helps(
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], limit: float
+) -> tuple[str, ...]:
+    """What options of the stack and other numerics would bring to the configuration, in sentences."""
+    dealt = {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None
+    asked = Answer(problem, ConfigTable.of([config]), limit, cost_model, dealt)
+    numerics, name = numeric_gains(asked), problem.stack.name
+    return (*said_of((*option_gains(asked), *numerics), asked, name), *wide_scores(asked, name, numerics))
 
 
 def named_config(

@@ -27,9 +27,9 @@ from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.nearest_run import nearest_run
+from planner.over_members import plan_over_members
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.dealing import Source
-from planner.solve.faster_kernels import Splits, faster_kernels
 from planner.solve.kept import Front
 from planner.solve.open import open_configurations
 from planner.solve.pareto import REACH, ParetoFront, pareto_front
@@ -73,8 +73,14 @@ MOST_DOUBLINGS = 5  # of the devices, where nothing fits
 
 
 def make_plan(request: Request) -> Plan:
-    """The fastest configurations that are legal and fit, or why there are none; one that may not fit, if asked for,
-    only where it gains what is worth the risk. Raises `PlannerError`."""
+    """The fastest configurations that are legal and fit, on any stack that is named with any of its options that change
+    speed alone, or why there are none. Raises `PlannerError`."""
+    return plan_over_members(request, _plan_of_member)
+
+
+def _plan_of_member(request: Request) -> Plan:
+    """The same on one stack as it is named; what may not fit, if asked for, only where it gains what is worth the
+    risk."""
     with Stopwatch(request.time_limit) as watch:
         found = _searched(request, watch)
         by_time = Objective(request.objective) is Objective.STEP_TIME
@@ -153,10 +159,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     helps: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     if request.thorough:
-        dealt = (
-            {config: split.dealt for config, split in splits.splits.items() if split.dealt} if splits else {}
-        )
-        helps, notes = _advice(request, problem, model, space, found, dealt, allowed, watch)
+        helps, notes = _advice(request, problem, model, space, found, allowed, watch)
     answer = Answerer(
         problem,
         model,
@@ -177,8 +180,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
 
 
 def _advice(
-    request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, splits: Splits,
-    allowed: float, watch: Stopwatch,
+    request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, allowed: float,
+    watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
@@ -194,18 +197,17 @@ def _advice(
         return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized)), ()
     if request.objective == Objective.HEADROOM:
         return (), ()
-    faster = faster_kernels(problem, found.best, allowed, cost_model, splits)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
     if not better or watch.stopped():
-        return faster, ()
+        return (), ()
     other = cost_model(with_batch(problem, better))
     advice = better_batch_advice(model, found.best, other, allowed, request.restrict)
     if advice is None:
-        return faster, ()
+        return (), ()
     unasked = request.global_batch is None and better > problem.job.global_batch
-    return (*faster, advice.said), ((advice.note,) if unasked and advice.note else ())
+    return (advice.said,), ((advice.note,) if unasked and advice.note else ())
 
 
 def _larger(request: Request, devices: int) -> list[int]:

@@ -13,7 +13,7 @@ from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
-from planner.catalog.stack_options import idle_options
+from planner.catalog.stack_options import idle_options, with_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
 from planner.frameworks import framework_of_stack, written_stacks
@@ -90,6 +90,7 @@ class Request:
     expert_loads: str | None = None  # a file, or "zipf:0.6"
     expert_replicas: int | None = None
     without: tuple[str, ...] = ()  # options and axes that a search leaves out, see `space.without`
+    options: tuple[str, ...] = ()  # of the stack, beyond those named: what a search turned on
     bf16_layers: str | None = None  # "1,1": first and last layers that an 8- or 4-bit recipe keeps in bf16
 
 
@@ -162,10 +163,10 @@ def resolve(
     require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:
-        from planner.catalog.load_overlay import calibrated
-
-        stack, cluster = calibrated(stack, overlay), overlay.of_cluster(cluster)
+        stack, cluster = _calibrated(stack, overlay), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
+    if request.options:
+        stack = with_options(stack, list(request.options))
     precision = _precision(request.precision, stack, cluster, assumed)
     runner = framework_of_stack(stack.framework)
     if runner is not None:
@@ -216,6 +217,12 @@ def _overlay(path: str) -> Overlay:
     from planner.catalog.load_overlay import load_overlay  # few questions have one
 
     return load_overlay(path)
+
+
+def _calibrated(stack: Stack, overlay: Overlay) -> Stack:
+    from planner.catalog.load_overlay import calibrated
+
+    return calibrated(stack, overlay)
 
 
 def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, int]:

@@ -54,7 +54,8 @@ def test_estimate_takes_a_split_as_the_verb_does() -> None:
     axes = {
         axis: getattr(best.config, axis) for axis in ("tp", "cp", "pp", "vpp", "micro_batch", "zero", "sp")
     }
-    again = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={**axes, "layout": best.layout}, **SMALL)
+    named = {**axes, "layout": best.layout}
+    again = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set=named, stack=best.stack, **SMALL)
     assert best.layout
     assert again.choices[0].step_time == pytest.approx(best.step_time)
     with pytest.raises(InputError, match="planner estimate"):

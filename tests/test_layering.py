@@ -33,6 +33,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "compare",
         "size",
         "spare_nodes",
+        "turned_on",
+        "over_members",
         "sweep_workers",
         "dask_workers",
         "planners",

@@ -157,9 +157,9 @@ def test_choices_come_best_first_and_fit(small_plan: Plan) -> None:
 
 
 def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> None:
-    problem, _ = resolve(SMALL)
-    model = cost_model(problem)
     for index, choice in enumerate(small_plan.choices):
+        problem, _ = resolve(replace(SMALL, stack=choice.stack))
+        model = cost_model(problem)
         config = config_of(small_plan, index)
         assert explain_config(config, problem, RULES) == ()
         dealt = model.with_split(choice.split.layers_per_chunk) if choice.split else model
@@ -170,7 +170,8 @@ def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> Non
 
 def test_the_front_takes_what_the_list_takes(small_plan: Plan) -> None:
     """Its pipelines are simulated as well: a configuration had one time in the list and another on the front."""
-    model, fields = cost_model(resolve(SMALL)[0]), ParallelConfig.__dataclass_fields__
+    asked = replace(SMALL, stack=small_plan.subject.stack.name)
+    model, fields = cost_model(resolve(asked)[0]), ParallelConfig.__dataclass_fields__
     points = small_plan.pareto
     rows = [
         ParallelConfig(**{a: getattr(p.config, a) for a in fields if hasattr(p.config, a)}) for p in points
@@ -189,7 +190,8 @@ def test_an_estimate_of_the_best_says_what_the_plan_said(small_plan: Plan) -> No
     pins = {axis: (getattr(config, axis),) for axis in axes}
     if config.recompute == Recompute.FULL:
         pins["recompute_layers"] = (config.recompute_layers,)
-    named, best = make_estimate(replace(SMALL, restrict=pins)).choices[0], small_plan.choices[0]
+    best = small_plan.choices[0]
+    named = make_estimate(replace(SMALL, restrict=pins, stack=best.stack)).choices[0]
     if (
         best.split and best.split.own_step_time != best.step_time
     ):  # an estimate deals layers as the stack does

@@ -17,6 +17,7 @@ from planner.request import Request, cost_model, resolve
 from planner.solve.refine import listed_once, worth_listing
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.space.without import ALL
 from planner.spec.config import ConfigTable
 from planner.spec.planfile import CLOSED_GAP, Plan
 from planner.spec.verdict import MemoryRoom
@@ -63,7 +64,7 @@ Asked = tuple[Request, Plan, Everything]
 @pytest.fixture(scope="module", params=ASKED)
 def asked(request: pytest.FixtureRequest) -> Asked:
     *subject, options = ASKED[request.param]
-    question = replace(Request(*subject, seek_batch=False, front=False), **options)
+    question = replace(Request(*subject, seek_batch=False, front=False, without=(ALL,)), **options)
     problem, _ = resolve(question)
     space = enumerate_configs(problem, rules_for(problem.stack), question.restrict)
     model = cost_model(problem)

@@ -39,7 +39,9 @@ def stacks_asked(text: str, chip: Accelerator, written: Iterable[str]) -> tuple[
         return current_stacks(chip, written)
     names = [part.strip() for part in text.split(BETWEEN)]
     if not all(names):
-        raise InputError("every stack between commas must have a name", text, "write megatron-2026,deepspeed-2025")
+        raise InputError(
+            "every stack between commas must have a name", text, "write megatron-2026,deepspeed-2025"
+        )
     stacks: dict[str, str] = {}
     for name in names:
         found = stack_to_plan(name).name

@@ -130,7 +130,7 @@ class StackOption:
     `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
     `since`, `until`: first and last release, as of a stack, that take it. `experts`: does it change mixtures of experts
     alone? `indexers`: models of sparse attention alone? `needed`: are other recipes refused with it? `dispatcher`: how
-    tokens must reach their experts with it, any way where None.
+    tokens must reach their experts with it, any way where None. `needs`: what must be installed for it.
     """
 
     name: str
@@ -145,6 +145,7 @@ class StackOption:
     indexers: bool = False
     needed: bool = False
     dispatcher: Dispatcher | None = None
+    needs: str = ""
     kind: OptionKind = field(kw_only=True)
 
     def same_fields(self, other: StackOption) -> bool:
@@ -214,7 +215,7 @@ OPTIONS: Final = (
         kind=OptionKind.NUMERICS,  # updates are rounded to 16 bits
     ),
     *(
-        StackOption(name, (framework,), {"kernels": kernels}, _LIGER_MEANING + more, kind=kind)
+        StackOption(name, (framework,), {"kernels": kernels}, _LIGER_MEANING + more, needs="liger-kernel", kind=kind)
         for framework in ("deepspeed", "fsdp")
         for name, kernels, kind, more in (  # the same layers in fewer kernels; the older of a release
             (LIGER, LIGER_KERNELS, OptionKind.SPEED, ""),
@@ -259,7 +260,7 @@ OPTIONS: Final = (
     StackOption(
         FLASH_ATTENTION_3, ("deepspeed",), {"kernels": {"attention": AttentionKernel.FLASH}},
         "attn_implementation flash_attention_3 of transformers on Hopper, flash_attention_4 on Blackwell, not "
-        "FlashAttention-2", StateEngine.DEEPSPEED,
+        "FlashAttention-2", StateEngine.DEEPSPEED, needs="the newer FlashAttention",
         kind=OptionKind.SPEED,  # exact attention by a newer kernel
     ),
     *(
@@ -351,13 +352,13 @@ OPTIONS: Final = (
     StackOption(
         Dispatcher.DEEPEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.DEEPEP}},
         "tokens reach their experts once a node, by DeepEP's kernels, not by NCCL's all-to-all", since="2025-02",
-        experts=True,
+        experts=True, needs="DeepEP",
         kind=OptionKind.SPEED,  # which kernels send the same tokens
     ),
     StackOption(
         Dispatcher.HYBRIDEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.HYBRIDEP}},
         "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
-        since="2025-12", experts=True,
+        since="2025-12", experts=True, needs="HybridEP",
         kind=OptionKind.SPEED,  # which kernels send the same tokens
     ),
     StackOption(
@@ -375,7 +376,7 @@ OPTIONS: Final = (
     StackOption(
         FUSED_EXPERTS, ("megatron",), {"kernels": {"fused_experts": True}},
         "grouped GEMMs apply the experts' activation and quantise what they write (MXFP8 on Blackwell)",
-        precisions=(Precision.FP8_MX,), since="2026-05", experts=True, needed=True,
+        precisions=(Precision.FP8_MX,), since="2026-05", experts=True, needed=True, needs="Transformer Engine 2.15",
         kind=OptionKind.SPEED,  # fewer passes over the same products
     ),
     StackOption(  # as 8 of 13 performance recipes of full-iteration graphs (Megatron-Bridge 067f987 perf_recipes)

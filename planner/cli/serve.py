@@ -306,8 +306,8 @@ def form_page() -> str:
     from planner.spec.machine.load_cluster import cluster_names
     from planner.spec.precision import Precision
 
+    stacks = [*(name for name in stacks_to_plan() if name != DEFAULT_STACK), ANY]
     return rendered(
         "serve.html.j2", models=catalog_models(), clusters=cluster_names(), default_stack=DEFAULT_STACK,
-        stacks=[*(name for name in stacks_to_plan() if name != DEFAULT_STACK), ANY],
-        precisions=[str(p) for p in Precision],
+        stacks=stacks, precisions=[str(p) for p in Precision],
     )  # fmt: skip

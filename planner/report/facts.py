@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.headline import gap_said
+from planner.report.options_text import changed_options, stack_letters
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
@@ -92,11 +93,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Grid:
-    """Configurations as a table: columns only for the axes that differ, the rest said once."""
+    """Configurations as a table: columns only for the axes that differ, the rest said once. `legend`: stacks by letter,
+    where they differ."""
 
     common: str
     axes: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    legend: tuple[str, ...] = ()
 
 
 def helps(plan: Plan) -> list[str]:
@@ -399,6 +402,9 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
     """The configurations by axis; axes on which all agree are said once, neutral ones not at all."""
     configs = [choice.config for choice in choices]
     texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _axes_of(configs)}
+    letters, legend = stack_letters(choices)
+    if letters:
+        texts["stack"] = list(letters)
     if len(set(texts["cp_kind"])) > 1:  # in one column with the degree
         kinds = zip(texts["cp"], texts.pop("cp_kind"), strict=True)
         texts["cp"] = [f"{degree} {kind}" if degree != "1" else degree for degree, kind in kinds]
@@ -422,7 +428,7 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
         for axis, values in texts.items()
         if configs and axis not in differing and neutral.get(axis) != values[0]
     ]
-    return Grid(", ".join(agreed), tuple(_AXIS_WORDS[axis] for axis in differing), rows)
+    return Grid(", ".join(agreed), tuple(_AXIS_WORDS.get(axis, axis) for axis in differing), rows, legend)
 
 
 def parts(terms: Mapping[str, float], smallest: float = 0.001) -> tuple[Part, ...]:
@@ -445,6 +451,7 @@ def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
         for axis in _axes_of((best.config, other.config))
         if _axis_text(best.config, axis) != _axis_text(other.config, axis)
     )
+    changed = ", ".join(filter(None, (changed, changed_options(best.stack, other.stack))))
     slower = other.step_time - best.step_time
     share = 100 * slower / best.step_time
     lines = [f"#{place} ({changed or 'same axes'}) takes {aligned_time(abs(slower), best.step_time)} "

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.report import chart_data, charts, facts, nearest, proof
+from planner.report import chart_data, charts, facts, nearest, options_text, proof
 from planner.report.facts import Figure
 from planner.spec.planfile import Choice, NearestRun, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
@@ -119,7 +119,7 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         lead=lead,
         lead_is_code=best is not None,
         sections=tuple(sections),
-        subject=facts.subject_lines(plan),
+        subject=(*facts.subject_lines(plan), *options_text.turned_on_lines(plan)),
     )
 
 
@@ -140,6 +140,8 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
     sections = [Section("answer", "The answer", tuple(head))]
     if best.run is not None:
         sections.append(_run_section(best, facts.noun_in(plan)))
+    if plan.search.stacks:
+        sections.append(_stacks_section(plan))
     if len(plan.choices) > 1:
         sections.append(_top_section(plan))
     sections.append(_step_section(plan, best))
@@ -192,6 +194,16 @@ def _run_section(best: Choice, noun: str) -> Section:
     return Section("run", "The whole run", tuple(blocks))
 
 
+def _stacks_section(plan: Plan) -> Section:
+    standings = plan.search.stacks
+    blocks = [
+        table(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), marked=0)
+    ]
+    if said := options_text.lead_sentence(standings):
+        blocks.append(Block("text", text=f"{said}."))
+    return Section("stacks", "The stacks compared", tuple(blocks))
+
+
 def _top_section(plan: Plan) -> Section:
     grid = facts.configuration_grid(plan.choices)
     versus, against = facts.against_first(plan.choices)
@@ -214,6 +226,8 @@ def _top_section(plan: Plan) -> Section:
     blocks = [table(heads, rows, marked=0)]
     if grid.common:
         blocks.insert(0, Block("text", text=f"All with {grid.common}."))
+    if grid.legend:
+        blocks.append(Block("text", text=f"Stacks: {'; '.join(grid.legend)}."))
     if said := proof.once_sentence(plan.search):
         blocks.append(Block("text", text=f"{said.capitalize()}."))
     difference, *terms = facts.comparison(plan.choices[0], plan.choices[1], 2)

@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.headline import ended_by
 from planner.launchable import WITHOUT_FILES
+from planner.report.options_text import held_sentence
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
@@ -71,7 +72,12 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
 
 
 def proof_sentence(certificate: Certificate) -> str:
-    """What is proven of the best configuration, and what is not."""
+    """What is proven of the best configuration, what is not, and of which set: what is held fixed."""
+    said = _proven(certificate)
+    return "; ".join(filter(None, (said, held_sentence(certificate.held)))) if said else ""
+
+
+def _proven(certificate: Certificate) -> str:
     if certificate.best is None:
         return ""
     counted = f"{certificate.costed:,} evaluated, {certificate.solved:,} simulated"
@@ -94,6 +100,8 @@ def search_sentence(search: Search) -> str:
     if search.restricted:
         fixed = ", ".join(f"{axis}={_values_text(axis, v)}" for axis, v in search.restricted.items())
         text += f"; restricted to {fixed}"
+    if search.without:
+        text += f"; without {', '.join(search.without)}"
     return text
 
 

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Column
 from rich.text import Text
 
-from planner.report import facts, nearest, proof
+from planner.report import facts, nearest, options_text, proof
 from planner.report.tables import Fitting, WordTable
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.terms import term_name
@@ -97,7 +97,9 @@ def plan_document(plan: Plan) -> RenderableType:
     first, *more = plan.headline.split("\n")
     blocks: list[RenderableType] = [prose(first, _VERDICT_STYLE[plan.verdict])]
     blocks += [prose(line, "bold") for line in more]
-    blocks += [prose(line) for line in facts.subject_lines(plan)]
+    blocks += [prose(line) for line in (*facts.subject_lines(plan), *options_text.turned_on_lines(plan))]
+    if plan.search.stacks:
+        blocks.append(_stacks(plan))
     if plan.verdict is Verdict.ILLEGAL:
         blocks.append(_violations(plan))
     if plan.choices:
@@ -120,6 +122,14 @@ def plan_document(plan: Plan) -> RenderableType:
         if lines:
             blocks.append(section(title, bullets(lines)))
     return Group(*blocks)
+
+
+def _stacks(plan: Plan) -> RenderableType:
+    """The stacks that were searched, the fastest first."""
+    standings = plan.search.stacks
+    table = _numbered(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), 1)
+    said = options_text.lead_sentence(standings)
+    return section("Stacks", table, *([prose(said)] if said else []))
 
 
 def _violations(plan: Plan) -> RenderableType:
@@ -187,16 +197,21 @@ def _choice_table(plan: Plan, noun: str) -> list[RenderableType]:
     grid = facts.configuration_grid(choices)
     figures = _choice_figures(choices)
     common = [prose(f"all with {grid.common}")] if grid.common else []
+    legend = [prose(line, "dim") for line in grid.legend]
     tables: list[RenderableType] = []
     shown = [head.format(noun=noun) or facts.against_first(choices)[0] for head in _FIGURE_HEADS]
     for kept, gap in ((range(len(shown)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
         heads: tuple[str, ...] = (*grid.axes, *(shown[i] for i in kept))
-        tables.append(Group(*common, _numbered(heads, rows, gap, marked)))
-    rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
-    heads = (*(shown[i] for i in _FEWEST), "configuration")
+        tables.append(Group(*common, _numbered(heads, rows, gap, marked), *legend))
+    letters = options_text.stack_letters(choices)[0] or [""] * len(choices)
+    rows = [
+        (*(row[i] for i in _FEWEST), *filter(None, [letter]), c.config.text)
+        for row, letter, c in zip(figures, letters, choices, strict=True)
+    ]
+    heads = (*(shown[i] for i in _FEWEST), *(["stack"] if grid.legend else []), "configuration")
     said = [prose("* recommended", "dim")] if marked else []
-    return [Fitting((*tables, _numbered(heads, rows, 1, marked))), *said]
+    return [Fitting((*tables, Group(_numbered(heads, rows, 1, marked), *legend))), *said]
 
 
 def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int, marked: int | None) -> WordTable:
@@ -205,7 +220,7 @@ def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int, mar
     table = WordTable(box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("#", justify="right")
     for head in heads:
-        words = head in ("memory", "configuration")
+        words = head in ("memory", "configuration", "stack")
         table.add_column(head, justify="left" if words else "right", no_wrap=head != "configuration")
     styles = {facts.MEMORY_WORDS[verdict]: style for verdict, style in _MEMORY_STYLE.items()}
     for number, row in enumerate(rows, start=1):

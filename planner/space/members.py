@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Final
 
-import numpy as np
-
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import (
     ALL_GATHERED,
@@ -36,6 +34,7 @@ from planner.catalog.stack_options import (
 from planner.frameworks.programs import NEWER_FLASH, attention_of
 from planner.space.axes import Axes, Restriction, divisors
 from planner.space.framework_rules import all_rules_for
+from planner.space.legality import legal_rows
 from planner.space.without import is_left_out
 from planner.spec.config import OFFLOAD_OPTIMIZER, CudaGraphs, ParallelConfig
 from planner.spec.job import Optimizer
@@ -55,10 +54,10 @@ def members(problem: Problem, restrict: Restriction, without: Sequence[str] = ()
     then every combination of the others that can change anything."""
     if not is_shipped(problem.stack.name):
         return (problem,)
-    tried = [option for option in searched_options(problem) if not is_left_out(option.name, without)]
-    alone = [option for option in tried if _SEARCHED[option.name].always]
+    tried = [o for o in unnamed_options(problem, OptionKind.SPEED) if not is_left_out(o.name, without)]
+    alone = [option for option in tried if SEARCHED[option.name].always]
     alone = [option for option in alone if _member([option], problem, restrict)]
-    others = [option for option in tried if not _SEARCHED[option.name].always]
+    others = [option for option in tried if not SEARCHED[option.name].always]
     found = (
         _member([option for option in tried if option in (*alone, *some)], problem, restrict)
         for some in _subsets(others)
@@ -66,20 +65,27 @@ def members(problem: Problem, restrict: Restriction, without: Sequence[str] = ()
     return tuple(member for member in found if member is not None)
 
 
-def searched_options(problem: Problem) -> list[StackOption]:
-    """Options that a search may turn on: not named, in no contradiction to one that is, and of these layers and this
-    precision."""
+def options_alone(problem: Problem) -> list[StackOption]:
+    """Options that a search would turn on that may change something without any other."""
+    found = unnamed_options(problem, OptionKind.SPEED)
+    return [option for option in found if _member([option], problem, {}) is not None]
+
+
+def unnamed_options(problem: Problem, kind: OptionKind) -> list[StackOption]:
+    """Options of a kind that the stack could have beside its own: not named, in no contradiction to one that is, and of
+    these layers and this precision."""
     stack, model = problem.stack, problem.model
     named = named_options(stack)
     return [
         option
         for option in options_for(stack)
-        if option.kind is OptionKind.SPEED
+        if option.kind is kind
         and option not in named
         and not any(option.same_fields(other) for other in named)
         and (not option.precisions or problem.job.precision in option.precisions)
         and (model.is_moe or not option.experts)
-        and _alters(option, stack)
+        and (model.indexers or not option.indexers)
+        and _alters(option, stack, problem.job.precision)
     ]
 
 
@@ -93,8 +99,16 @@ def active_stack(problem: Problem, named: Stack, config: ParallelConfig) -> str:
     """The name of a member's stack without the options that change nothing of one of its configurations: so it is
     launched. `named`: the stack as the user named it."""
     more = problem.stack.name.removeprefix(named.name).split(SEPARATOR)[1:]
-    kept = [name for name in more if not _SEARCHED[name].idle(config)]
+    kept = [name for name in more if not SEARCHED[name].idle(config)]
     return SEPARATOR.join([named.name, *kept])
+
+
+def with_turned_on(problem: Problem, names: Sequence[str]) -> Problem:
+    """The problem under its stack with these options as well. Raises `InputError`."""
+    if not names:
+        return problem
+    stack, chip = with_options(problem.stack, list(names)), problem.cluster.accelerator
+    return replace(problem, stack=with_device_kernels(stack, problem.model, chip, problem.job.precision))
 
 
 def turned_on(stack: str, named: str) -> tuple[str, ...]:
@@ -103,11 +117,16 @@ def turned_on(stack: str, named: str) -> tuple[str, ...]:
     return tuple(name for name in stack.split(SEPARATOR)[1:] if name not in asked)
 
 
-def _alters(option: StackOption, stack: Stack) -> bool:
-    return any(
-        getattr(getattr(stack, section), key) != value
+def _alters(option: StackOption, stack: Stack, precision: Precision) -> bool:
+    """Does an option replace anything? Of a list of recipes only the job's counts."""
+    pairs = (
+        (getattr(getattr(stack, section), key), value)
         for section, fields in option.fields.items()
         for key, value in fields.items()
+    )
+    return any(
+        (precision in old) != (precision in new) if isinstance(new, tuple) else old != new
+        for old, new in pairs
     )
 
 
@@ -125,17 +144,13 @@ def _member(options: Sequence[StackOption], problem: Problem, restrict: Restrict
     dispatchers |= {problem.stack.communication.dispatcher} if not dispatchers else set()
     if any(option.dispatcher not in (None, *dispatchers) for option in options):
         return None
-    if not options:
-        return problem
-    stack = with_options(problem.stack, [option.name for option in options])
-    chip, precision = problem.cluster.accelerator, problem.job.precision
-    member = replace(problem, stack=with_device_kernels(stack, problem.model, chip, precision))
-    acts = all(_SEARCHED[option.name].changes(member, restrict) for option in options)
+    member = with_turned_on(problem, [option.name for option in options])
+    acts = all(SEARCHED[option.name].changes(member, restrict) for option in options)
     return member if acts else None
 
 
 @dataclass(frozen=True)
-class _Searched:
+class Searched:
     """`changes`: may an option change a configuration of a problem whose stack has it? `idle`: does it change nothing
     of this one? `always`: in every member, as it makes no configuration slower, larger or illegal."""
 
@@ -150,19 +165,7 @@ def _groups(problem: Problem, restrict: Restriction) -> list[tuple[int, ...]]:
     tensors = restrict.get("tp", divisors(devices))
     shards = {etp for tp in tensors for (etp,) in axes.etp(tp)}
     pairs = [(ep, etp) for (ep,) in axes.ep(1) for etp in sorted(shards) if 1 < ep * etp <= devices]
-    return _legal(problem, ("ep", "etp"), pairs)
-
-
-def _legal(
-    problem: Problem, names: tuple[str, ...], rows: Sequence[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """The rows of columns `names` that no rule about these columns alone forbids."""
-    columns = {name: np.array([row[i] for row in rows], dtype=np.int32) for i, name in enumerate(names)}
-    alive = np.ones(len(rows), dtype=np.bool_)
-    for rule in all_rules_for(problem.stack.framework):
-        if rule.needs and set(names).issuperset(rule.needs):
-            alive &= rule.legal(columns, problem)
-    return [row for row, legal in zip(rows, alive.tolist(), strict=True) if legal]
+    return legal_rows(problem, all_rules_for(problem.stack.framework), ("ep", "etp"), pairs)
 
 
 def _sends(problem: Problem, restrict: Restriction) -> bool:
@@ -176,7 +179,8 @@ def _overlaps(problem: Problem, restrict: Restriction) -> bool:
     ranks = [pair[0] for pair in _groups(problem, restrict) if pair[0] > 1]
     axes = {"pp": (1, 2), "vpp": (1, 2), "recompute": (0,), "recompute_modules": (0,)}
     tried = [restrict.get(axis, values) for axis, values in axes.items()]
-    return bool(_legal(problem, ("ep", *axes), list(product(ranks, *tried))))
+    rules = all_rules_for(problem.stack.framework)
+    return bool(legal_rows(problem, rules, ("ep", *axes), list(product(ranks, *tried))))
 
 
 def _fuses(problem: Problem, restrict: Restriction) -> bool:
@@ -207,19 +211,19 @@ def _newer_flash(problem: Problem, restrict: Restriction) -> bool:
     return flash and attention_of(problem.stack, problem.cluster.accelerator.name) in NEWER_FLASH
 
 
-_DISPATCHER: Final = _Searched(_sends, lambda c: c.ep * c.etp == 1)
-_SEARCHED: Final[Mapping[str, _Searched]] = {
+_DISPATCHER: Final = Searched(_sends, lambda c: c.ep * c.etp == 1)
+SEARCHED: Final[Mapping[str, Searched]] = {
     Dispatcher.DEEPEP: _DISPATCHER,
     Dispatcher.HYBRIDEP: _DISPATCHER,
     ALL_GATHERED: _DISPATCHER,
-    EXPERTS_OVERLAPPED: _Searched(_overlaps, lambda c: c.ep == 1),
-    FUSED_EXPERTS: _Searched(_fuses),
-    PAGED_STASH: _Searched(_stashes, lambda c: c.ep * c.etp == 1),
+    EXPERTS_OVERLAPPED: Searched(_overlaps, lambda c: c.ep == 1),
+    FUSED_EXPERTS: Searched(_fuses),
+    PAGED_STASH: Searched(_stashes, lambda c: c.ep * c.etp == 1),
     # it takes launches off the host, no rule asks about it and no memory is counted for it
-    UPDATE_GRAPH: _Searched(_launches, lambda c: bool(c.offload & OFFLOAD_OPTIMIZER), always=True),
-    DOUBLE_BUFFER: _Searched(_shards, lambda c: c.zero < 2),
-    NO_SYNC: _Searched(_shards, lambda c: c.zero < 2 or c.num_microbatches == 1),
-    LIGER: _Searched(lambda problem, restrict: problem.model.family in LIGER_FAMILIES),
+    UPDATE_GRAPH: Searched(_launches, lambda c: bool(c.offload & OFFLOAD_OPTIMIZER), always=True),
+    DOUBLE_BUFFER: Searched(_shards, lambda c: c.zero < 2),
+    NO_SYNC: Searched(_shards, lambda c: c.zero < 2 or c.num_microbatches == 1),
+    LIGER: Searched(lambda problem, restrict: problem.model.family in LIGER_FAMILIES),
     # FlashAttention-2 takes 1 to 2 times as long (`cost.device.flash`), with the same memory under the same rules
-    FLASH_ATTENTION_3: _Searched(_newer_flash, always=True),
+    FLASH_ATTENTION_3: Searched(_newer_flash, always=True),
 }

@@ -27,6 +27,7 @@ class Held(Record):
     axis: str = Field(description="as --set or --stack names it")
     value: str = Field(description="what it is held at; of several values, all of them")
     why: HeldBy
+    stack: str = Field("", description="of several stacks, another than the best's; empty: the best's")
     gain: float | None = Field(
         None, lt=1, description="share of the step time that freeing it saves, if that was tried [1]"
     )

@@ -19,6 +19,7 @@ from planner.size import Goal, size_cluster
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.space.members import members
 from planner.spec.planfile import Objective
 from planner.spec.verdict import MemoryRoom
 
@@ -30,10 +31,12 @@ REQUEST = Request(
 
 
 def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Step time and memory of every legal configuration that fits, sure of the error or, where none is, at all."""
+    """Step time and memory of every legal configuration under any options of the stack that fits, sure of the error or,
+    where none is, at all."""
     problem, _ = resolve(request)
-    table = enumerate_configs(problem, rules_for(problem.stack), request.restrict).table()
-    cost = evaluate_exactly(cost_model(problem), table)
+    (searched,) = members(problem, request.restrict)  # an option that is always on
+    table = enumerate_configs(searched, rules_for(searched.stack), request.restrict).table()
+    cost = evaluate_exactly(cost_model(searched), table)
     room = MemoryRoom.of(problem, request.headroom)
     for allowed in (room.sure, room.most):
         fits = cost.device_memory <= allowed

@@ -28,7 +28,7 @@ from planner.space.axes import Restriction
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
-from planner.space.members import _SEARCHED, active_stack, members, searched_options, turned_on
+from planner.space.members import SEARCHED, active_stack, members, turned_on, unnamed_options
 from planner.space.without import ALL, OpenedAxis, check_named, known_names, names_left_out
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, CudaGraphs, ParallelConfig
 from planner.spec.rule import Problem
@@ -54,7 +54,7 @@ def options_of(
 
 
 def test_every_option_of_speed_is_searched_and_no_other() -> None:
-    assert set(_SEARCHED) == {option.name for option in OPTIONS if option.kind is OptionKind.SPEED}
+    assert set(SEARCHED) == {option.name for option in OPTIONS if option.kind is OptionKind.SPEED}
 
 
 def test_a_mixture_on_hopper_tries_every_dispatcher_with_and_without_overlap() -> None:
@@ -132,7 +132,7 @@ def test_what_is_left_out_is_in_no_member() -> None:
 
 def test_names_that_can_be_left_out() -> None:
     assert names_left_out(["DeepEP,offload", "+deepep"]) == ("deepep", "offload")
-    assert set(known_names()) >= {ALL, *OpenedAxis, *_SEARCHED}
+    assert set(known_names()) >= {ALL, *OpenedAxis, *SEARCHED}
     with pytest.raises(UnknownNameError, match="did you mean: deepep"):
         names_left_out(["deep-ep"])
     with pytest.raises(InputError, match="changes numerics"):
@@ -170,9 +170,9 @@ def _some(problem: Problem, number: int = 400) -> ConfigTable:
 @pytest.mark.parametrize("stack", ["megatron-2026", "deepspeed-2025"])
 def test_what_is_always_on_makes_nothing_slower_larger_or_illegal(stack: str) -> None:
     problem = posed(MIXTURE if stack == "megatron-2026" else DENSE, stack=stack)
-    names = [o.name for o in searched_options(problem) if _SEARCHED[o.name].always]
+    names = [o.name for o in unnamed_options(problem, OptionKind.SPEED) if SEARCHED[o.name].always]
     assert names
-    (member,) = members(problem, {}, tuple(n for n in _SEARCHED if n not in names))
+    (member,) = members(problem, {}, tuple(n for n in SEARCHED if n not in names))
     assert turned_on(member.stack.name, problem.stack.name) == tuple(names)
     table = _some(problem)
     before, after = cost_model(problem).evaluate(table), cost_model(member).evaluate(table)
