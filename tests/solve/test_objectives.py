@@ -35,7 +35,7 @@ def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: igno
     table = enumerate_configs(problem, rules_for(problem.stack), request.restrict).table()
     cost = evaluate_exactly(cost_model(problem), table)
     room = MemoryRoom.of(problem, request.headroom)
-    for allowed in (room.sure, room.most):
+    for allowed in room.tiers:
         fits = cost.device_memory <= allowed
         if fits.any():
             break
