@@ -26,7 +26,7 @@ from planner.rivals import balanced_lead
 from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
-from planner.space.enumerate import Enumeration, Removed
+from planner.space.enumerate import Removed, Space
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -106,7 +106,7 @@ class Answerer:
         return bool(fits and on_host(self.model, table)[0])
 
     def plan(
-        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
+        self, space: Space, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
         front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float], allowed: float,
     ) -> Plan:  # fmt: skip
         """The answer to a search; `helps`: changes under which something would be legal, None where none were sought;
@@ -125,7 +125,7 @@ class Answerer:
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
             change = "; or ".join(helps or ())
-        if not len(space):
+        if not found.legal:
             verdict = Verdict.NOTHING_LEGAL
             if helps is not None:
                 change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
@@ -143,7 +143,9 @@ class Answerer:
         search = Search(
             candidates=space.total,
             removed=tuple(RemovedBy(rule=r.rule, candidates=r.candidates) for r in _largest(space)),
-            legal=len(space),
+            legal=found.legal,
+            undealt=found.undealt,
+            undealt_by_memory=found.undealt_by_memory,
             too_large=found.too_large,
             costed=found.costed,
             seconds=clock(),
@@ -167,7 +169,7 @@ class Answerer:
         return self.chooser.choices(front.table.take(np.array(new, dtype=np.intp)))
 
     def _certificate(
-        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],
+        self, space: Space, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],
         front: ParetoFront, ending: Ending, objective: Objective, seconds: float, allowed: float,
     ) -> Certificate:  # fmt: skip
         best = bound = gap = None
@@ -192,15 +194,15 @@ class Answerer:
                 if splits
                 else ""
             )
-            + "; within the host memory of a node" * (not always_on_host(self.model, space.stems))
+            + "; within the host memory of a node" * (not self._hosts_suffice(space))
             + (
                 f"; peaks up to {format_capacity(allowed)}, to leave room for the memory model's error"
                 * (allowed < self.limit)
             ),
             candidates=space.total,
-            by_rule=space.total - len(space),
-            by_memory=found.by_memory + found.too_large,
-            by_bound=found.behind,
+            by_rule=space.total - found.legal - found.undealt - found.undealt_by_memory,
+            by_memory=found.by_memory + found.too_large + found.undealt_by_memory,
+            by_bound=found.behind + found.undealt,
             costed=found.costed,
             solved=found.solved,
             splits_solved=len(splits.splits) if splits else 0,
@@ -210,6 +212,13 @@ class Answerer:
             gap=gap,
             ending=ending,
             seconds=seconds,
+        )
+
+    def _hosts_suffice(self, space: Space) -> bool:
+        """Have the hosts room for all of a space, as can be told without costing it?"""
+        offloads = any(kind for (kind,) in space.axes.offload(1))
+        return self.problem.cluster.host_memory is None or (
+            not offloads and always_on_host(self.model, space.cuts)
         )
 
     def _pareto(self, front: ParetoFront) -> tuple[ParetoPoint, ...]:
@@ -359,5 +368,5 @@ def _pinned(search: Search) -> str:
     return f" with {', '.join(pins)}" if pins else ""
 
 
-def _largest(space: Enumeration) -> list[Removed]:
+def _largest(space: Space) -> list[Removed]:
     return sorted(space.removed, key=lambda removed: -removed.candidates)

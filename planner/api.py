@@ -26,6 +26,7 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Goal, Sizing, size_cluster
 from planner.space.restriction import parse_restriction, split_layout
+from planner.space.without import names_left_out
 from planner.spec.planfile import Plan
 from planner.units import parse_count
 from planner.wording import as_keyword, reword
@@ -42,7 +43,9 @@ class Question(TypedDict, total=False):
 
     `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
     energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}; of an estimate also "layout", such as
-    [8, 9, 9, 6]. `assume`: as `planner assumptions` lists them, such as {"pue": "1.2", "price": "2.50 $/h"}.
+    [8, 9, 9, 6]. `stack`: several with commas between are compared, "any" all that are current. `without`: what a
+    search leaves out, such as "deepep" or ["cuda-graphs", "offload"]. `assume`: as `planner assumptions` lists them,
+    such as {"pue": "1.2", "price": "2.50 $/h"}.
     `headroom`: share of the memory kept back, 0.05 or "5%". `calibration`: a file of `planner calibrate`.
     `bf16_layers`: "1,1", layers at either end that an 8- or 4-bit recipe keeps in bf16.
     """
@@ -52,6 +55,7 @@ class Question(TypedDict, total=False):
     precision: str
     optimizer: str
     stack: str
+    without: str | Sequence[str]
     tokens: float | str
     set: Mapping[str, Values]
     headroom: float | str
@@ -182,6 +186,8 @@ def _request(
     assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())
     if "global_batch" in given:
         given["global_batch"] = str(given["global_batch"])
+    if "without" in given:
+        given["without"] = _names_left_out(given["without"])
     if "tokens" in given:
         given["tokens"] = _tokens(given["tokens"])
     if "mtp" in given:
@@ -190,6 +196,14 @@ def _request(
         model=_name("model", model), cluster=_name("cluster", cluster), gpus=gpus,
         restrict=parse_restriction(settings), layout=layout, assume=assume, **given,
     )  # fmt: skip
+
+
+def _names_left_out(given: object) -> tuple[str, ...]:
+    """Names as text or as a list of it. Raises `InputError`."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InputError("without must be a name or a list of names", repr(given), "write without=['deepep']")
+    return names_left_out(names)
 
 
 def _headroom(given: object) -> float:

@@ -135,6 +135,7 @@ class Chooser:
         least, most = host_range(config.offload, time["host_transfer"])
         return Choice(
             config=PlannedConfig.of(config, self.problem.context_kinds[0]),
+            stack=self.problem.stack.name,
             step_time=step,
             step_time_low=(step - time["host_transfer"] + least) / (1 + band),
             step_time_high=(step - time["host_transfer"] + most) * (1 + band),

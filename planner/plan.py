@@ -1,7 +1,7 @@
 """How should this model be trained on this cluster? The main path, in about a screen; read this first.
 
     given     resolve(request)                 model, cluster, job, stack      -> Problem
-    legal     enumerate_configs(problem)       every configuration, as columns -> Enumeration
+    legal     Space(problem)                   every configuration, by cuts    -> Space
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
               refine(model, found, look)       in the order of simulated pipelines
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
@@ -26,8 +28,11 @@ from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
+from planner.solve.dealing import Source
 from planner.solve.faster_kernels import Splits, faster_kernels
-from planner.solve.pareto import pareto_front
+from planner.solve.kept import Front
+from planner.solve.open import open_configurations
+from planner.solve.pareto import REACH, ParetoFront, pareto_front
 from planner.solve.refine import (
     EFFORT,
     FINALISTS,
@@ -51,12 +56,12 @@ from planner.solve.relax import (
     legal_changes,
     with_batch,
 )
-from planner.solve.search import SearchResult, bounds_of, search
+from planner.solve.search import SearchResult, search
 from planner.space.axes import recompute_choices
 from planner.space.batch import batch_words
-from planner.space.enumerate import Enumeration, enumerate_configs
+from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
-from planner.spare_nodes import FEW_LEGAL, with_spare_nodes
+from planner.spare_nodes import FEW_CUTS, with_spare_nodes
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
@@ -91,12 +96,12 @@ def _may_not_fit(plan: Plan) -> bool:
     return plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
 
 
-def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
+def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Space]:
     """The problem that a request stands for, what was assumed, and its legal configurations: where nobody named a
     batch and none divides that of about 4M tokens, under the nearest that one divides."""
     problem, assumed = resolve(request)
     rules = rules_for(problem.stack)
-    space = enumerate_configs(problem, rules, request.restrict)
+    space = Space(problem, rules, request.restrict, request.without)
     undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
     batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
     if not batches:
@@ -104,7 +109,7 @@ def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
     batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
     problem, assumed = resolve(replace(request, global_batch=str(batch)))
     said = f"global batch {batch_words(batch, problem.job.seq_len)} (the nearest to 4M tokens that is legal here)"
-    return problem, (*assumed, said), enumerate_configs(problem, rules, request.restrict)
+    return problem, (*assumed, said), Space(problem, rules, request.restrict, request.without)
 
 
 def _searched(request: Request, watch: Stopwatch) -> Plan:
@@ -113,12 +118,12 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     model = cost_model(problem)
     room = MemoryRoom.of(problem, request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
-    bounds = bounds_of(model, space, room.most)
+    source, listed_front = Source(model, space, room.most), Front()
     allowed = room.limit if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:
-        return search(model, space, allowed, most, bounds, watch.stopped)
+        return search(model, source, allowed, most, stopped=watch.stopped, front=listed_front)
 
     found, splits = look(finalists), None
     for more in (tier for tier in room.tiers if tier > allowed):
@@ -127,8 +132,10 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         allowed = more
         found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
-    most = max(room.limit, allowed)
-    front = pareto_front(model, space, most, bounds, watch.stopped if wanted else lambda: True)
+    front = ParetoFront(found.best.take(slice(0)), np.zeros(0), np.zeros(0), False)
+    if wanted:
+        reach, most = np.inf if objective is Objective.HEADROOM else REACH, max(room.limit, allowed)
+        front = pareto_front(model, source, most, watch.stopped, listed_front, reach)
     if objective is Objective.HEADROOM:
         found = replace(found, best=front.roomiest(room.limit).take(slice(request.top)))
     else:
@@ -141,6 +148,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
             model, simulator, found, allowed, explicit, watch.stopped,
             lambda config: recompute_choices(problem, request.restrict, config),
             EFFORT if request.thorough else PASSING_EFFORT,
+            (lambda best: open_configurations(model, source, allowed, best)) if request.thorough else None,
         )  # fmt: skip
         once = listed_once(problem, request.restrict)
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
@@ -165,20 +173,20 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     if not request.thorough:
         return made
     made = made.model_copy(update={"nearest_run": nearest_run(problem)})
-    if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
+    if len(space) <= FEW_CUTS and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)
 
 
 def _advice(
-    request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, splits: Splits,
+    request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, splits: Splits,
     allowed: float, watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
     nobody asked for is much slower than a larger one."""
     room = MemoryRoom.of(problem, request.headroom)
-    if not len(space):
+    if not found.legal + found.undealt + found.undealt_by_memory:
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
         return (_fitting(request, problem), ()) if watch.ending is Ending.COMPLETE else (None, ())

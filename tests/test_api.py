@@ -81,6 +81,11 @@ def test_compare_and_size_are_typed_and_tables() -> None:
     assert nothing["reason"][0]
 
 
+def test_of_a_family_of_stacks_the_newest_is_taken_and_named() -> None:
+    found = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, stack="torchtitan", top=1, **SMALL)
+    assert found.subject.stack.name == "torchtitan-2026"
+
+
 def test_mistakes_say_what_to_do() -> None:
     with pytest.raises(InputError, match="seq_len"):
         planner.plan("llama-3.2-1b", "dgx-h100", sequence=4096)  # type: ignore[call-arg]

@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "size",
         "spare_nodes",
         "sweep_workers",
+        "dask_workers",
         "planners",
         "planned",
         "api",

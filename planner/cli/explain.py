@@ -83,7 +83,8 @@ def explain_plan(
 
     if not plan.choices:  # why there is none is all that there is to explain
         return Answer(False, plan.model_dump(mode="json"), plan_document(plan))
-    chosen, problem = plan.choice(index), planned_problem(plan, cluster, calibration)
+    chosen = plan.choice(index)
+    problem = planned_problem(plan, chosen, cluster, calibration)
     config, model = chosen.config.parallel(), cost_model(problem)
     dealt = model if chosen.split is None else model.with_split(chosen.split.layers_per_chunk)
     devices = config.tp * config.cp * config.pp * config.dp

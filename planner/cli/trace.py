@@ -125,7 +125,7 @@ def traced_step(
 
     choice = plan.choice(index)
     config = choice.config.parallel()
-    model = cost_model(planned_problem(plan, cluster, calibration))
+    model = cost_model(planned_problem(plan, choice, cluster, calibration))
     if choice.split is not None:
         model = model.with_split(choice.split.layers_per_chunk)
     rows = ConfigTable.of([config])
@@ -275,7 +275,7 @@ def _facts(
     facts = {
         "model": plan.subject.model.name,
         "cluster": f"{plan.subject.cluster.devices} devices of {plan.subject.cluster.name}",
-        "stack": plan.subject.stack.name,
+        "stack": choice.stack,
         "configuration": choice.config.text,
         "schedule": schedule,
         "planned_step_time_s": choice.step_time,

@@ -249,7 +249,7 @@ def _memory_block(plan: Plan, choice: Choice) -> Block:
 
 def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     cluster = plan.subject.cluster
-    spans = chart_data.axis_spans(plan, best.config)
+    spans = chart_data.axis_spans(plan, best)
     if not spans:
         return []
     per_cell, _ = chart_data.cell_size(cluster)

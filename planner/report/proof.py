@@ -47,9 +47,16 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
     removed = sorted(search.removed, key=lambda entry: (-entry.candidates, entry.rule))
     lines = [Remainder("candidates", search.candidates, False)]
     lines += [Remainder(entry.rule, entry.candidates, True) for entry in removed]
+    for label, candidates in (
+        ("not dealt: states exceed memory", search.undealt_by_memory),
+        ("not dealt: pruned by lower bound", search.undealt),
+    ):
+        if candidates:
+            lines.append(Remainder(label, candidates, True))
     lines.append(Remainder("legal", search.legal, False))
     certificate = search.certificate
-    unlooked = certificate.by_memory - search.too_large if certificate else 0
+    by_memory = search.too_large + search.undealt_by_memory
+    unlooked = certificate.by_memory - by_memory if certificate else 0
     behind = search.legal - search.costed - unlooked
     if unlooked:
         lines.append(Remainder("model states exceed memory", unlooked, True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from planner import __version__
 from planner.errors import InputError, NoConfigurationError
@@ -26,6 +26,7 @@ from planner.spec.config import (
 )
 from planner.spec.subject import Record, Subject
 from planner.spec.terms import term_name
+from planner.spec.tried import Held, StackStanding, TurnedOn
 from planner.spec.verdict import MemoryRoom, MemoryVerdict
 from planner.units import format_capacity
 
@@ -319,6 +320,7 @@ class Choice(Record):
     """One configuration with everything predicted about it."""
 
     config: PlannedConfig
+    stack: str = Field("", description="training software with its options; a plan fills in its subject's")
     step_time: float = Field(gt=0, description="time of one optimizer step, the sum of `time` [s]")
     step_time_low: float = Field(gt=0, description="lower end of the earned band [s]")
     step_time_high: float = Field(gt=0, description="upper end of the earned band [s]")
@@ -387,6 +389,7 @@ class Certificate(Record):
     gap: float | None = Field(None, ge=0, description="(best - bound) / best; 0: proven best [1]")
     ending: Ending = Ending.COMPLETE
     seconds: float = Field(ge=0, description="time from the question to the proof [s]")
+    held: tuple[Held, ...] = Field((), description="what the program, not the user, holds fixed")
 
 
 class ParetoPoint(Record):
@@ -406,7 +409,13 @@ class Search(Record):
 
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     removed: tuple[RemovedBy, ...] = ()
-    legal: int = Field(ge=0, description="candidates that no rule removed [1]")
+    undealt: int = Field(
+        0,
+        ge=0,
+        description="candidates of degrees whose later axes no one dealt: a bound of their time excludes them [1]",
+    )
+    undealt_by_memory: int = Field(0, ge=0, description="the same, as their states alone do not fit [1]")
+    legal: int = Field(ge=0, description="of the others, candidates that no rule removed [1]")
     too_large: int = Field(ge=0, description="evaluated candidates whose memory does not fit [1]")
     costed: int = Field(
         ge=0,
@@ -419,6 +428,15 @@ class Search(Record):
         description="axes in which alone choices do not differ where there are enough others: of those that differ in "
         "vpp the fastest is listed, of those that differ in cuda_graph_impl and tie the framework's default",
     )
+    members: tuple[str, ...] = Field(
+        (), description="stacks, each with one set of its options, whose candidates these are"
+    )
+    without: tuple[str, ...] = Field((), description="options and axes that the user left out by name")
+    turned_on: tuple[TurnedOn, ...] = Field((), description="options of the best that nobody named")
+    as_named: float | None = Field(
+        None, gt=0, description="step time of the best without any of `turned_on`, if there is one [s]"
+    )
+    stacks: tuple[StackStanding, ...] = Field((), description="where several were named, the fastest first")
     certificate: Certificate | None = Field(
         None, description="what is proven; absent of one named configuration"
     )
@@ -558,6 +576,23 @@ class Plan(Record):
         from planner.spec.rows import data_frame, plan_rows
 
         return data_frame(plan_rows(self))
+
+    def framework_of(self, choice: Choice) -> str:
+        """The framework of the stack that a choice is for."""
+        base = choice.stack.partition("+")[0]
+        others = {standing.name.partition("+")[0]: standing.framework for standing in self.search.stacks}
+        return others.get(base, self.subject.stack.framework)
+
+    @field_validator("choices", "nearest")
+    @classmethod
+    def _of_a_stack(cls, value: Any, info: ValidationInfo) -> Any:
+        """Choices of files that name no stack are of the subject's."""
+        subject = info.data.get("subject")
+        if value is None or subject is None:
+            return value
+        if isinstance(value, Choice):
+            return value if value.stack else value.model_copy(update={"stack": subject.stack.name})
+        return tuple(c if c.stack else c.model_copy(update={"stack": subject.stack.name}) for c in value)
 
     @model_validator(mode="after")
     def _found_means_a_choice(self) -> Self:

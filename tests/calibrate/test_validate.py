@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import main
+from benchmarks.published_data import published
 from benchmarks.results_file import section_of, with_section
 from planner.calibrate.published.measured import group_of, measurement_of
 from planner.calibrate.published.runs import INPUT_COLUMNS, read_models, read_rows
@@ -17,7 +18,6 @@ from planner.calibrate.tables import markdown_table, text_table
 from planner.calibrate.validate import predict_rows, validate_rows
 from tests.calibrate.rows import MODELS, ROW
 
-MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
 KEYS = {
     "row", "status", "reason", "legal", "step_time_s", "tokens_per_s_per_gpu", "peak_mem_gib", "verdict", "stack",
     "calibration_level",
@@ -200,10 +200,9 @@ def test_command_writes_json_and_refuses_bad_files(
     assert "none.csv" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
 def test_predictions_read_nothing_measured() -> None:
-    rows = read_rows(MEASURED / "runs.csv")[::9]
-    models = read_models(MEASURED / "models.json")
+    rows = read_rows(published("measured/runs.csv"))[::9]
+    models = read_models(published("measured/models.json"))
     hidden = [name for name in rows[0] if name not in INPUT_COLUMNS]
     assert {"source_ref", "split", "notes", "step_time_s", "mfu", "peak_mem_gib"} <= set(hidden)
     other = [{**row, **{name: rows[i - 1][name] for name in hidden}} for i, row in enumerate(rows)]
@@ -214,9 +213,9 @@ def test_predictions_read_nothing_measured() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
 def test_published_runs_are_answered_within_the_error_band() -> None:
-    validation = validate_rows(read_rows(MEASURED / "runs.csv"), read_models(MEASURED / "models.json"))
+    rows, models = read_rows(published("measured/runs.csv")), read_models(published("measured/models.json"))
+    validation = validate_rows(rows, models)
     status = validation.summary["status"]
     assert status.get("failed", 0) == 0
     assert validation.summary["answered"] >= 0.97 * validation.summary["rows"]
