@@ -28,7 +28,7 @@ from planner.calibrate.published.runs import INPUT_COLUMNS, Run, RunReader, read
 from planner.catalog.load_published import FILE, kind_of
 from planner.cost.params import model_parameters
 from planner.errors import PlannerError
-from planner.recommend import Concerns, concerns
+from planner.recommend import Concerns, Setting, concerns
 from planner.request import cost_model
 from planner.solve.splits.split import own_split
 from planner.spec.config import ParallelConfig
@@ -175,7 +175,7 @@ def practice(best: Sequence[Best]) -> list[str]:
 def _concerns(best: Best) -> Concerns:
     problem, config = best.run.problem, best.run.config
     chunks = own_split(cost_model(problem), config)
-    return concerns(config, problem.job.seq_len, problem.cluster.scale_up_domain, chunks)
+    return concerns(config, Setting.of(problem), chunks)
 
 
 # of which configurations each is asked
@@ -186,6 +186,7 @@ _APPLIES: Final[Mapping[Concern, Callable[[ParallelConfig], bool]]] = {
     Concern.UNEVEN_LAYERS: lambda config: config.pp > 1,
     Concern.SCHEDULE: lambda config: config.pp > 1,
     Concern.OFFLOAD: lambda config: True,
+    Concern.GRAPHS: lambda config: True,
 }
 
 

@@ -20,13 +20,15 @@ from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
 from planner.headline import recommended
 from planner.reasons import confidence_of
-from planner.recommend import TOLD_APART, Pick, recommend
+from planner.recommend import TOLD_APART, Pick, Setting, recommend
 from planner.request import cost_model
 from planner.rivals import balanced_lead
 from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Removed, Space
+from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -116,7 +118,7 @@ class Answerer:
             choices = (self.chooser.noted(choices[0], splits.per_stage), *choices[1:])
         pick = Pick(choices, 0)
         if choices and objective is not Objective.HEADROOM:
-            pick = recommend(self._subject(), choices, self._roomier(front, choices))
+            pick = recommend(Setting.of(self.problem), choices, self._roomier(front, choices))
             choices = pick.choices
             best = choices[0]
             others = balanced_lead(self.problem, found.best.row(0), choices, cost_model)
@@ -160,13 +162,21 @@ class Answerer:
         return recommended(made, pick)
 
     def _roomier(self, front: ParetoFront, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-        """Configurations of the front that may be recommended: as fast as the first, as far as a prediction can tell,
-        with more memory free, and not listed."""
-        first, listed = choices[0], {choice.config.parallel() for choice in choices}
-        fast = front.step_time <= first.step_time * (1 + TOLD_APART)
-        rows = np.flatnonzero(fast & (front.device_memory < first.memory.peak))
-        new = [row for row in rows.tolist() if front.table.row(row) not in listed]
-        return self.chooser.choices(front.table.take(np.array(new, dtype=np.intp)))
+        """Configurations that may be recommended and are not listed: those of the front as fast as the first, as far as
+        a prediction can tell, with more memory free, and these and listed ones with the framework's own CUDA graphs."""
+        first, listed = choices[0], [choice.config.parallel() for choice in choices]
+        latest = first.step_time * (1 + TOLD_APART)
+        rows = np.flatnonzero((front.step_time <= latest) & (front.device_memory < first.memory.peak))
+        roomier = [front.table.row(row) for row in rows.tolist()]
+        near = [config for config, choice in zip(listed, choices, strict=True) if choice.step_time <= latest]
+        own = int(self.problem.stack.limits.own_graphs)
+        asked = {"cuda_graph_impl", "cuda_graph_modules"} & set(self.restricted)
+        alike = () if asked else (*near, *roomier)
+        plain = [replace(config, cuda_graph_impl=own, cuda_graph_modules=0) for config in alike]
+        new = [config for config in dict.fromkeys((*roomier, *plain)) if config not in listed]
+        rules = all_rules_for(self.problem.stack.framework)
+        legal = [config for config in new if not explain_config(config, self.problem, rules)]
+        return self.chooser.choices(ConfigTable.of(legal)) if legal else ()
 
     def _certificate(
         self, space: Space, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],

@@ -10,9 +10,10 @@ from typing import Final
 
 from planner.recommend import Pick
 from planner.spec.planfile import Certificate, Concern, Ending, Plan, Reason, Trade
-from planner.units import format_capacity
+from planner.units import GIB, format_capacity
 
 GAP_SAID: Final = 1e-3  # of the step: a larger gap stands in the headline
+LITTLE: Final = 0.1 * GIB  # memory not worth a word
 _ENDED_BY: Final = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
 # what the recommended one has less of, in words
 _WORDS: Final[Mapping[Concern, str]] = {
@@ -23,6 +24,7 @@ _WORDS: Final[Mapping[Concern, str]] = {
     Concern.UNEVEN_LAYERS: "stages of equal depth",
     Concern.SCHEDULE: "1F1B",
     Concern.OFFLOAD: "nothing in host memory",
+    Concern.GRAPHS: "CUDA graphs left as the framework has them",
 }
 
 
@@ -53,10 +55,12 @@ def recommendation(pick: Pick) -> str:
 
 def trade_said(trade: Trade) -> str:
     """What a trade costs and brings, in words."""
-    size = format_capacity(abs(trade.more_free))
-    parts = [f"{trade.slower:.1%} slower", f"{size} {'more' if trade.more_free >= 0 else 'less'} free"]
+    parts = [f"{trade.slower:.1%} slower"]
+    if abs(trade.more_free) >= LITTLE:
+        size = format_capacity(abs(trade.more_free))
+        parts.append(f"{size} {'more' if trade.more_free > 0 else 'less'} free")
     nearer = [_WORDS[reason.concern] for reason in trade.reasons if _nearer(reason)]
-    return ", ".join(parts) + (f"; as published runs: {', '.join(nearer)}" if nearer else "")
+    return ", ".join(parts) + (f"; as others run it: {', '.join(nearer)}" if nearer else "")
 
 
 def _nearer(reason: Reason) -> bool:

@@ -125,15 +125,17 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     room = MemoryRoom.of(problem, request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
     source, listed_front = Source(model, space, room.most), Front()
-    allowed = room.most if request.borderline else room.sure
+    allowed = room.limit if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:
         return search(model, source, allowed, most, stopped=watch.stopped, front=listed_front)
 
     found, splits = look(finalists), None
-    if allowed < room.most and not len(found.best) and not watch.stopped():
-        allowed = room.most
+    for more in (tier for tier in room.tiers if tier > allowed):
+        if len(found.best) or watch.stopped():
+            break
+        allowed = more
         found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
     front = ParetoFront(found.best.take(slice(0)), np.zeros(0), np.zeros(0), False)
@@ -186,28 +188,34 @@ def _advice(
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
     nobody asked for is much slower than a larger one."""
+    room = MemoryRoom.of(problem, request.headroom)
     if not found.legal + found.undealt + found.undealt_by_memory:
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
-        if watch.ending is not Ending.COMPLETE:
-            return None, ()
-        larger = _larger(request, problem.cluster.num_devices)
-        resized = _resized(request, problem)
-        room = MemoryRoom.of(problem, request.headroom)
-        return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized)), ()
+        return (_fitting(request, problem), ()) if watch.ending is Ending.COMPLETE else (None, ())
     if request.objective == Objective.HEADROOM:
         return (), ()
+    surely: tuple[str, ...] = ()
+    if allowed > room.sure and not (request.borderline or watch.stopped()):
+        surely = tuple(f"this would surely fit: {change}" for change in _fitting(request, problem))
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
     if not better or watch.stopped():
-        return (), ()
+        return surely, ()
     other = cost_model(with_batch(problem, better))
     advice = better_batch_advice(model, found.best, other, allowed, request.restrict)
     if advice is None:
-        return (), ()
+        return surely, ()
     unasked = request.global_batch is None and better > problem.job.global_batch
-    return (advice.said,), ((advice.note,) if unasked and advice.note else ())
+    return (*surely, advice.said), ((advice.note,) if unasked and advice.note else ())
+
+
+def _fitting(request: Request, problem: Problem) -> tuple[str, ...]:
+    """Changes of the request under which something fits."""
+    room, larger = MemoryRoom.of(problem, request.headroom), _larger(request, problem.cluster.num_devices)
+    resized = _resized(request, problem)
+    return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized))
 
 
 def _larger(request: Request, devices: int) -> list[int]:

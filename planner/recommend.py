@@ -3,7 +3,7 @@ that leaves more memory free and lies nearer to what is run in practice.
 
     may be taken   at most `TOLD_APART` slower than the fastest, no further from practice, holding no more memory (or no
                    more than `USUAL_SHARE` of the device), and surely fitting where it does
-    is charged     1 % of the step for every kind of parallelism, for everything that published runs do not do, and for
+    is charged     1 % of the step for every kind of parallelism, for everything that few published runs do, and for
                    every 4 % of the device held above `USUAL_SHARE`
     is taken       whose step, so charged, is shortest; the fastest where none gains `WORTH_IT`; of equals the faster
 
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from planner.errors import InputError
 from planner.frameworks.layout import chunk_layers
-from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.config import CudaGraphs, ParallelConfig, Schedule
 from planner.spec.planfile import Choice, Concern, PlannedConfig, Reason, Trade
-from planner.spec.subject import Subject
+from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict
 
 # Of the step. Of 846 pairs of runs of one sweep that are predicted less than 2 % apart, each by numbers that have not
@@ -30,8 +30,8 @@ from planner.spec.verdict import MemoryVerdict
 TOLD_APART: Final = 0.02
 # Of the device: 9 of 10 of the published runs that are the best of their kind and state a peak hold no more
 USUAL_SHARE: Final = 0.83
-# Of the step: for a kind of parallelism, and for what hardly any published run does (`Concern`; of 144 none but stages
-# of different depth, 6 of 53). Two of them outweigh what cannot be told apart. Chosen, not measured
+# Of the step: for a kind of parallelism, and for what few published runs do (`Concern`; of 144 none, but stages of
+# different depth, 6 of 53, and CUDA graphs, 21). Two of them outweigh what cannot be told apart. Chosen, not measured
 CHARGE: Final = TOLD_APART / 2
 # Of the device, by which the memory of most stacks errs: held above the usual share, it is charged as much
 ROOM: Final = 0.04
@@ -65,20 +65,34 @@ class Weighed:
         return self.step_time * (1 + self.charges + CHARGE * crowded)
 
 
-def concerns(
-    config: ParallelConfig | PlannedConfig, seq_len: int, domain: int, chunks: Sequence[int]
-) -> Concerns:
-    """In what a configuration is more, or other, than others run. `domain`: devices joined by the fast links; `chunks`:
-    layers of every (virtual) stage."""
+@dataclass(frozen=True)
+class Setting:
+    """What configurations are weighed in. `seq_len`: tokens of a sequence [1]; `domain`: devices joined by the fast
+    links [1]; `graphs`: what the framework captures by itself."""
+
+    seq_len: int
+    domain: int
+    graphs: int = CudaGraphs.NONE
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """That of a problem."""
+        own = problem.stack.limits.own_graphs
+        return cls(problem.job.seq_len, problem.cluster.scale_up_domain, own)
+
+
+def concerns(config: ParallelConfig | PlannedConfig, setting: Setting, chunks: Sequence[int]) -> Concerns:
+    """In what a configuration is more, or other, than others run. `chunks`: layers of every (virtual) stage."""
     degrees = (config.tp, config.cp, config.ep)
     found = {
         Concern.KINDS: sum(degree > 1 for degree in (*degrees, config.pp)),
-        Concern.WIDE_TENSOR: config.tp > domain,
-        Concern.SHORT_CONTEXT: config.cp > 1 and seq_len < SHORTEST_PART * config.cp,
+        Concern.WIDE_TENSOR: config.tp > setting.domain,
+        Concern.SHORT_CONTEXT: config.cp > 1 and setting.seq_len < SHORTEST_PART * config.cp,
         Concern.ODD_DEGREE: sum(degree & (degree - 1) > 0 for degree in degrees),
         Concern.UNEVEN_LAYERS: not is_even(chunks),
         Concern.SCHEDULE: config.pp > 1 and config.schedule not in USUAL_SCHEDULES,
         Concern.OFFLOAD: config.offload > 0,
+        Concern.GRAPHS: config.cuda_graph_impl != setting.graphs,
     }
     return {concern: float(count) for concern, count in found.items() if count}
 
@@ -106,23 +120,18 @@ def best_weighed(weighed: Sequence[Weighed]) -> int:
     return best if worth else 0
 
 
-def weigh(choice: Choice, subject: Subject) -> Weighed:
+def weigh(choice: Choice, setting: Setting) -> Weighed:
     """A configuration of a plan."""
-    facts = concerns(
-        choice.config,
-        subject.job.seq_len,
-        subject.cluster.scale_up_domain,
-        _chunks(choice, subject.model.layers),
-    )
-    held = choice.memory.peak / subject.cluster.memory_per_device
+    facts = concerns(choice.config, setting, _chunks(choice))
+    held = choice.memory.peak / (choice.memory.capacity or choice.memory.limit)
     return Weighed(choice.step_time, held, facts, choice.memory.verdict is MemoryVerdict.FITS)
 
 
-def _chunks(choice: Choice, layers: int) -> Sequence[int]:
+def _chunks(choice: Choice) -> Sequence[int]:
     """Layers of every (virtual) stage; of every rank where these do not tell."""
     if choice.split is not None:
         return choice.split.layers_per_chunk
-    config = choice.config
+    config, layers = choice.config, sum(choice.layers_per_stage)
     try:
         return chunk_layers(layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout)
     except InputError:  # two directions hold each layer twice
@@ -139,13 +148,13 @@ class Pick:
     trade: Trade | None = None
 
 
-def recommend(subject: Subject, listed: Sequence[Choice], others: Sequence[Choice] = ()) -> Pick:
+def recommend(setting: Setting, listed: Sequence[Choice], others: Sequence[Choice] = ()) -> Pick:
     """Which to take of those `listed`, fastest first, and of `others` that are not; one of these then stands in the
     list, in place of the slowest unless that is the fastest as well."""
     every = (*listed, *others)
     if not every:
         return Pick((), 0)
-    index = best_weighed([weigh(choice, subject) for choice in every])
+    index = best_weighed([weigh(choice, setting) for choice in every])
     if index == 0:
         return Pick(tuple(listed), 0)
     taken, choices = every[index], tuple(listed)
@@ -153,19 +162,19 @@ def recommend(subject: Subject, listed: Sequence[Choice], others: Sequence[Choic
         kept = choices[:-1] if len(choices) > 1 else choices
         place = sum(choice.step_time <= taken.step_time for choice in kept)
         choices, index = (*kept[:place], taken, *kept[place:]), place
-    return Pick(choices, index, trade(subject, choices[0], taken))
+    return Pick(choices, index, trade(setting, choices[0], taken))
 
 
-def trade(subject: Subject, fastest: Choice, taken: Choice) -> Trade:
+def trade(setting: Setting, fastest: Choice, taken: Choice) -> Trade:
     """What taking another than the fastest costs and brings."""
-    before, after = (weigh(choice, subject) for choice in (fastest, taken))
+    before, after = (weigh(choice, setting) for choice in (fastest, taken))
     reasons = [
         Reason(concern=c, fastest=before.concerns.get(c, 0.0), recommended=after.concerns.get(c, 0.0))
         for c in Concern
         if before.concerns.get(c, 0.0) != after.concerns.get(c, 0.0)
     ]
     return Trade(
-        slower=taken.step_time / fastest.step_time - 1,
+        slower=max(taken.step_time / fastest.step_time - 1, 0.0),
         more_free=fastest.memory.peak - taken.memory.peak,
         reasons=tuple(reasons),
     )

@@ -48,11 +48,11 @@ def test_a_trade() -> None:
     )
     assert trade_said(Trade(slower=0.008, more_free=12 * 2.0**30)) == "0.8% slower, 12 GiB more free"
     assert trade_said(Trade(slower=0.008, more_free=-(2.0**30), reasons=reasons)) == (
-        "0.8% slower, 1 GiB less free; as published runs: fewer kinds of parallelism, stages of equal depth"
+        "0.8% slower, 1 GiB less free; as others run it: fewer kinds of parallelism, stages of equal depth"
     )
 
 
 @pytest.mark.parametrize("concern", Concern)
 def test_every_concern_has_words(concern: Concern) -> None:
     reason = Reason(concern=concern, fastest=1, recommended=0)
-    assert "; as published runs: " in trade_said(Trade(slower=0.0, more_free=0.0, reasons=(reason,)))
+    assert "; as others run it: " in trade_said(Trade(slower=0.0, more_free=0.0, reasons=(reason,)))

@@ -25,6 +25,7 @@ from planner.spec.verdict import MemoryVerdict
 CLUSTER = "1x8 h100"
 NAMED = [
     "tp=2", "cp=1", "pp=1", "micro_batch=1", "zero=1", "sp=1", "recompute=none", "offload=none",
+    "cuda_graph_impl=none",
 ]  # fmt: skip
 ASKED = Request(
     "llama-3.2-1b", CLUSTER, seq_len=4096, global_batch="32", restrict=parse_restriction(NAMED), front=False,

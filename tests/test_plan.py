@@ -255,8 +255,10 @@ def test_the_fewest_whole_nodes_are_named(cluster: str, fewest: int) -> None:
 def test_the_next_node_is_among_the_sizes_tried_far_from_one_that_fits() -> None:
     """Of 184 GPUs twice as many fit; between them lie more nodes than are all tried, of which the first does."""
     request = Request("deepseek-v3", "dgx-h100", 184)
-    said = make_plan(request).smallest_change
-    assert "this would fit: 192 devices (" in said
+    tight = make_plan(request)
+    assert tight.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
+    said = tight.smallest_change
+    assert "this would surely fit: 192 devices (" in said
     assert "384 sequences a step)" in said, "the batch that a plan of 192 has, not the 368 of 184"
     assert "in steps of" not in said
     assert make_plan(replace(request, gpus=192)).found
@@ -774,8 +776,11 @@ def test_pipelines_that_need_a_program_of_ones_own_are_tried_where_asked_for() -
     tight = Request("llama-3.2-1b", "1x4 rtx4090 100G-ib", 4, 4096, "64", stack="deepspeed-2025")
     tight = replace(tight, restrict={"zero": (0,), "tp": (1,)})
     found = make_plan(tight)
-    assert found.verdict is Verdict.NOTHING_FITS
-    assert "--set pp=" in found.smallest_change
+    assert found.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
+    assert "this would surely fit: a pipeline, by a program of your own: --set pp=" in found.smallest_change
+    full = make_plan(replace(tight, headroom=0.2))
+    assert full.verdict is Verdict.NOTHING_FITS
+    assert "--set pp=" in full.smallest_change
 
 
 def test_adapters_are_in_the_headline() -> None:

@@ -70,10 +70,10 @@ def asked(request: pytest.FixtureRequest) -> Asked:
     model = cost_model(problem)
     table, room = space.table(), MemoryRoom.of(problem, question.headroom)
     cost = evaluate_exactly(model, table)
-    sure = room.most if question.borderline else room.sure
-    within = [(cost.device_memory <= allowed) & on_host(model, table) for allowed in (sure, room.most)]
+    tiers = (room.limit, room.most) if question.borderline else room.tiers
+    within = [(cost.device_memory <= allowed) & on_host(model, table) for allowed in tiers]
     stem = np.repeat(np.arange(len(space.stems)), space.counts)
-    fits = within[0] if within[0].any() else within[1]
+    fits = next((each for each in within if each.any()), within[-1])
     assert 10 < len(table) < 30_000
     every = Everything(model, table, cost.step_time, cost.device_memory, fits, stem)
     return question, make_plan(question), every

@@ -256,8 +256,10 @@ class Judge:
             return search(self.model, space, allowed, most, name_smallest=False)
 
         first = look(FINALISTS)
-        if not len(first.best):
-            allowed = room.most
+        for more in room.tiers[1:]:
+            if len(first.best):
+                break
+            allowed = more
             first = look(FINALISTS)
         found = refine(self.model, self.simulator, first, look)
         choices = self.chooser.choices(found.best)

@@ -70,10 +70,11 @@ def export(
     from planner.spec.load_plan import load_plan
     from planner.spec.planfile import RECOMMENDED
 
-    chosen = framework(to or _planned_framework(plan, choice))
-    version = chosen.version(framework_version)
     made = load_plan(plan)
-    files = render_plan(plan, chosen.name, made.index(choice), framework_version, cluster, stack)
+    index = made.index(choice)
+    chosen = framework(to or _planned_framework(made, index))
+    version = chosen.version(framework_version)
+    files = render_plan(plan, chosen.name, index, framework_version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
@@ -110,13 +111,11 @@ def render_plan(
     return chosen.render(_taken(launch, plan, choice, chosen, cluster), version)
 
 
-def _planned_framework(path: Path, index: int) -> str:
+def _planned_framework(plan: Plan, index: int) -> str:
     """The framework of the stack that a choice of a plan is for. Raises `PlannerError`."""
     from planner.errors import InputError
     from planner.frameworks import framework_of_stack
-    from planner.spec.load_plan import load_plan
 
-    plan = load_plan(path)
     choice = plan.choice(index)
     named = plan.framework_of(choice)
     if (found := framework_of_stack(named)) is None:

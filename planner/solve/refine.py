@@ -22,7 +22,7 @@ from planner.solve.open import Open, like
 from planner.solve.search import SearchResult
 from planner.solve.splits.bound import LayerCosts, quick_bound
 from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solvable, solve_split
-from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rule import Problem
 
@@ -51,7 +51,7 @@ def refine(
     asked = finalists
     while len(found.best):
         cost, least = evaluate_exactly(model, found.best, simulator), model.least_step_time(found.best)
-        own, graphs = _own_graphs(model.problem), found.best["cuda_graph_impl"]
+        own, graphs = model.problem.stack.limits.own_graphs, found.best["cuda_graph_impl"]
         order = _ranked(found.best, cost.step_time, np.lexsort((cost.device_memory, graphs != own)))
         alone = np.flatnonzero(~_again(found.best.take(order), cost.step_time[order], LISTED_ONCE))[:listed]
         every = len(least) < asked
@@ -284,11 +284,6 @@ def _ranked(table: ConfigTable, time: NDArray[np.float64], preferred: NDArray[np
             first = leaders[_without_graphs(table.row(int(row)))] = place
         leader[row] = first
     return np.lexsort((rank, leader))
-
-
-def _own_graphs(problem: Problem) -> CudaGraphs:
-    """What the framework captures by itself, of those that a search tries."""
-    return CudaGraphs[problem.stack.limits.cuda_graphs_tried[-1].upper()]
 
 
 def _without_graphs(config: ParallelConfig) -> ParallelConfig:

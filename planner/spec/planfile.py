@@ -460,6 +460,7 @@ class Concern(StrEnum):
     UNEVEN_LAYERS = "stages_of_different_depth"
     SCHEDULE = "another_schedule_than_1f1b"  # interleaved 1F1B is one of them
     OFFLOAD = "states_or_activations_in_host_memory"
+    GRAPHS = "other_cuda_graphs_than_the_frameworks_own"
 
 
 class Reason(Record):

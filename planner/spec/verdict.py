@@ -51,6 +51,12 @@ class MemoryRoom:
         """The largest peak whose verdict is not that it does not fit [bytes]."""
         return self.limit / (1 - self.error)
 
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        """What peaks may take [bytes], each where nothing is found within the one before: what surely fits, what may be
+        used, what does not surely not fit."""
+        return tuple(sorted({self.sure, self.limit, self.most}))
+
     def verdict(self, peak: float) -> MemoryVerdict:
         """Does a `peak` fit [bytes]?
 

@@ -38,7 +38,7 @@ def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: igno
     table = enumerate_configs(searched, rules_for(searched.stack), request.restrict).table()
     cost = evaluate_exactly(cost_model(searched), table)
     room = MemoryRoom.of(problem, request.headroom)
-    for allowed in (room.sure, room.most):
+    for allowed in room.tiers:
         fits = cost.device_memory <= allowed
         if fits.any():
             break

@@ -29,6 +29,8 @@ def test_by_hand(peak: float, limit: float, verdict: str) -> None:
 def test_the_largest_peaks_of_either_verdict(limit: float, error: float) -> None:
     room = MemoryRoom(100, limit, error)
     assert room.sure <= room.limit <= room.most
+    assert (room.tiers[0], room.tiers[-1]) == (room.sure, room.most)
+    assert room.limit in room.tiers
     assert room.verdict(room.sure) == "fits"
     assert room.verdict(room.sure * 1.001) != "fits"
     assert room.verdict(room.most) != "does_not_fit"
