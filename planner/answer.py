@@ -200,7 +200,7 @@ class Answerer:
             + f"; the fastest within {format_capacity(NEAR_MOST_ROOM * self.limit)} of the most free memory"
             * (objective is Objective.HEADROOM)
             + (
-                f"; the top {len(splits.best)} also over all splits and numbers of recomputed layers" * told
+                f"; {splits.looked_at} also over all splits and numbers of recomputed layers" * told
                 if splits
                 else ""
             )
@@ -216,6 +216,8 @@ class Answerer:
             costed=found.costed,
             solved=found.solved,
             splits_solved=len(splits.splits) if splits else 0,
+            outside=splits.outside.configurations if told and splits else 0,
+            outside_bound=splits.outside.bound if told and splits and splits.outside.configurations else None,
             split_bound=splits.bound if splits and np.isfinite(splits.bound) else None,
             best=best,
             bound=bound,

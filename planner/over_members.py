@@ -1,7 +1,8 @@
 """Which stack, with which of its options, is best? A search for each, merged.
 
-Every member of the search (`space/members.py`) is planned with little effort, the best of them in full. Left out: what
-one member's bounds say of another.
+Every member of the search (`space/members.py`) is searched under the stack's own splits; those within `NEAR` of the
+best are planned with little effort, and the best of these in full. Left out: layouts of the others' configurations,
+which the certificate counts.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
-from planner.request import Request, check_request, cost_model, each_stack, resolve
+from planner.posed import Posed, Screened, pose
+from planner.request import Request, check_request, cost_model, each_stack
+from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.solve.splits.dealt import Dealt
 from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
@@ -23,9 +27,10 @@ from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objec
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, StackStanding
 from planner.stopping import Stopwatch
-from planner.turned_on import standing, step_time_of, turned_on_facts
+from planner.turned_on import standing, step_time_of, time_of, turned_on_facts
 
-PlanOf = Callable[[Request], Plan]
+PlanOf = Callable[[Request, Posed], Plan]
+NEAR: Final = 0.02  # of the step time: what solved splits may make of it
 
 
 def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
@@ -73,43 +78,61 @@ def _held_of(plan: Plan, names_it: bool) -> tuple[Held, ...]:
 class _Planned:
     """A member of a search and what was planned for it."""
 
-    problem: Problem
+    posed: Posed
     plan: Plan
+
+    @property
+    def problem(self) -> Problem:
+        """What it searches."""
+        return self.posed.problem
 
 
 def _of_stack(request: Request, plan_of: PlanOf) -> Plan:
     """The best plan of one stack with any of its options."""
-    base, watch = resolve(request)[0], Stopwatch(request.time_limit)
-    tried, planned = members(base, request.restrict, request.without), list[_Planned]()
-    for member in tried if len(tried) > 1 else ():
-        options = turned_on(member.stack.name, base.stack.name)
-        asked = replace(
-            _in_time(request, watch), options=(*request.options, *options), thorough=False, front=False,
-            seek_batch=False,
-        )  # fmt: skip
-        planned.append(_Planned(member, plan_of(asked)))
+    base, watch = pose(request), Stopwatch(request.time_limit)
+    named = base.problem.stack.name
+    tried = members(base.problem, request.restrict, request.without)
+    options = [(*request.options, *turned_on(member.stack.name, named)) for member in tried]
+    by_time = Objective(request.objective) is Objective.STEP_TIME
+    posed, screened, planned = [base], list[Screened](), list[_Planned]()
+    if len(tried) > 1 or options[0] != request.options:
+        posed = [base if some == request.options else pose(replace(request, options=some)) for some in options]
+    if len(posed) > 1 and by_time:
+        for one in posed:
+            screened.append(one.fastest(watch.stopped))
+            if watch.stopped():
+                break
+        least = min(one.step_time for one in screened)
+        found = [one.posed for one in screened if one.step_time <= least * (1 + NEAR)]
+        posed = found if math.isfinite(least) else [posed[0]]
+    for one in posed if len(posed) > 1 else ():
+        asked = replace(_in_time(one.request, watch), thorough=False, front=False, seek_batch=False)
+        planned.append(_Planned(one, plan_of(asked, one)))
         if watch.stopped() or _ending(planned[-1].plan) is Ending.INTERRUPTED:
             break
     first = min(planned, key=lambda one: _rank(one.plan, request), default=None)
-    problem = first.problem if first and first.plan.choices else tried[0]
     if first is None or request.thorough or request.front:
-        options = turned_on(problem.stack.name, base.stack.name)
-        best = plan_of(replace(_in_time(request, watch), options=(*request.options, *options)))
+        chosen = first.posed if first and first.plan.choices else posed[0]
+        best = _Planned(chosen, plan_of(_in_time(chosen.request, watch), chosen))
     else:
-        best = first.plan
-    others = [one for one in planned if one.problem is not problem]
-    return _told(request, base, _Planned(problem, best), others)
+        best = first
+    others = [one for one in planned if one.posed is not best.posed]
+    return _told(request, base.problem, best, others, screened)
 
 
-def _told(request: Request, base: Problem, best: _Planned, others: Sequence[_Planned]) -> Plan:
+def _told(
+    request: Request, base: Problem, best: _Planned, others: Sequence[_Planned], screened: Sequence[Screened]
+) -> Plan:
     """The plan with what the others found in it, and with what was turned on, held and not taken."""
     plans = [_active(one, base) for one in (best, *others)]
     names = {one.problem.stack.name: plan for one, plan in zip((best, *others), plans, strict=True)}
-    plan = _merged(plans[0], plans[1:], request)
+    plan = _with_screened(_merged(plans[0], plans[1:], request), (best, *others), screened)
     if plan.found and Objective(request.objective) is Objective.STEP_TIME:
-        times = {name: one.choices[0].step_time for name, one in names.items() if one.found}
-        plan = _with_turned_on(plan, base, times, names)
-    search = plan.search.model_copy(update={"members": tuple(names), "without": request.without})
+        times = {one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)}
+        times |= {name: one.choices[0].step_time for name, one in names.items() if one.found}
+        plan = _with_turned_on(plan, base, times, screened)
+    tried = [one.posed.problem.stack.name for one in screened] or list(names)
+    search = plan.search.model_copy(update={"members": tuple(tried), "without": request.without})
     plan = plan.model_copy(update={"search": search})
     gains: tuple[Gain, ...] = ()
     if plan.choices and request.thorough and Objective(request.objective) is Objective.STEP_TIME:
@@ -124,6 +147,47 @@ def _told(request: Request, base: Problem, best: _Planned, others: Sequence[_Pla
     return plan.model_copy(update={"search": plan.search.model_copy(update={"certificate": certificate})})
 
 
+def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[Screened]) -> Plan:
+    """The plan with the counts of members that were searched alone, and what their layouts could bring."""
+    searched = [one for one in screened if not any(one.posed is other.posed for other in planned)]
+    certificate = plan.search.certificate
+    if not searched or certificate is None:
+        return plan
+    spaces = [(one.posed.space.total, one.found) for one in searched]
+    added = {
+        "candidates": sum(total for total, _ in spaces),
+        "legal": sum(found.legal for _, found in spaces),
+        "undealt": sum(found.undealt for _, found in spaces),
+        "undealt_by_memory": sum(found.undealt_by_memory for _, found in spaces),
+        "too_large": sum(found.too_large for _, found in spaces),
+        "costed": sum(found.costed for _, found in spaces),
+    }
+    removed = {one.rule: one.candidates for one in plan.search.removed}
+    for one in searched:
+        for rule in one.posed.space.removed:
+            removed[rule.rule] = removed.get(rule.rule, 0) + rule.candidates
+    ordered = sorted(removed.items(), key=lambda item: -item[1])
+    proven = {
+        "candidates": certificate.candidates + added["candidates"],
+        "by_memory": certificate.by_memory + sum(f.by_memory + f.too_large + f.undealt_by_memory for _, f in spaces),
+        "by_bound": certificate.by_bound + sum(found.behind + found.undealt for _, found in spaces),
+        "costed": certificate.costed + added["costed"],
+    }
+    proven["by_rule"] = proven["candidates"] - proven["by_memory"] - proven["by_bound"] - (
+        proven["costed"] - plan.search.too_large - added["too_large"]
+    )  # fmt: skip
+    update = {name: getattr(plan.search, name) + more for name, more in added.items()}
+    if plan.choices and certificate.best is not None:
+        outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
+        for one in searched:
+            outside = outside.beside(one.posed.outside(certificate.best))
+        bound = outside.bound if math.isfinite(outside.bound) else None
+        proven |= {"outside": outside.configurations, "outside_bound": bound}
+    counts = {**update, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)}
+    search = plan.search.model_copy(update={**counts, "certificate": certificate.model_copy(update=proven)})
+    return plan.model_copy(update={"search": search})
+
+
 def _active(one: _Planned, base: Problem) -> Plan:
     """A member's plan, each choice under the options that change something of it."""
     choices = tuple(
@@ -133,7 +197,9 @@ def _active(one: _Planned, base: Problem) -> Plan:
     return one.plan.model_copy(update={"choices": choices})
 
 
-def _with_turned_on(plan: Plan, base: Problem, times: Mapping[str, float], plans: Mapping[str, Plan]) -> Plan:
+def _with_turned_on(
+    plan: Plan, base: Problem, times: Mapping[str, float], screened: Sequence[Screened]
+) -> Plan:
     best, named = plan.choices[0], base.stack.name
     more = turned_on(best.stack, named)
     always = [name for name in more if SEARCHED[name].always]
@@ -141,14 +207,15 @@ def _with_turned_on(plan: Plan, base: Problem, times: Mapping[str, float], plans
     for name in always:
         kept = [other for other in more if other != name]
         alone[name] = step_time_of(with_turned_on(base, kept), best)
-    plain = [one.choices[0] for one in plans.values() if one.found and set(_more(one, named)) <= set(always)]
-    as_named = step_time_of(base, plain[0]) if plain and more else None
+    as_named = None
+    for one in screened if more else ():
+        if set(turned_on(one.posed.problem.stack.name, named)) <= set(always) and len(one.best):
+            as_named = time_of(base, one.best, one.posed.room.most)
+            break
+    if not screened and more:
+        as_named = step_time_of(base, best)
     facts = {"turned_on": turned_on_facts(best, named, times, alone), "as_named": as_named}
     return plan.model_copy(update={"search": plan.search.model_copy(update=facts)})
-
-
-def _more(plan: Plan, named: str) -> tuple[str, ...]:
-    return turned_on(plan.subject.stack.name, named)
 
 
 def _with_numerics(plan: Plan, base: Problem, request: Request) -> tuple[Plan, tuple[Gain, ...]]:
@@ -210,14 +277,19 @@ def _merged(best: Plan, others: Sequence[Plan], request: Request) -> Plan:
         like = choice.config.text, choice.layout
         (again if like in seen else once).append(choice)
         seen.add(like)
+    pick = best.choices[best.recommended] if best.recommended is not None and best.choices else None
     top = [*once, *again][: request.top]
+    if pick is not None and not any(choice is pick for choice in top):
+        top = [*top[: max(request.top - 1, 1)], pick]
     listed = tuple(choice for choice in choices if any(choice is one for one in top))
     subject = best.subject
     if listed:
         facts = subject.stack.model_copy(update={"name": listed[0].stack})
         subject = subject.model_copy(update={"stack": facts})
     search = _counts([plan.search for plan in plans])
-    update = {"choices": listed or best.choices, "search": search, "subject": subject}
+    update: dict[str, object] = {"choices": listed or best.choices, "search": search, "subject": subject}
+    if listed and pick is not None:
+        update["recommended"] = next(i for i, choice in enumerate(listed) if choice is pick)
     return best.model_copy(update=update)
 
 
@@ -229,7 +301,7 @@ def _counts(searches: Sequence[Search]) -> Search:
             removed[one.rule] = removed.get(one.rule, 0) + one.candidates
     added = {
         name: sum(getattr(s, name) for s in searches)
-        for name in ("candidates", "legal", "too_large", "costed", "seconds")
+        for name in ("candidates", "legal", "undealt", "undealt_by_memory", "too_large", "costed", "seconds")
     }
     ordered = sorted(removed.items(), key=lambda item: -item[1])
     update = {
@@ -247,10 +319,12 @@ def _proven(certificates: Sequence[Certificate]) -> Certificate | None:
     first = certificates[0]
     added = {
         name: sum(getattr(one, name) for one in certificates)
-        for name in ("candidates", "by_rule", "by_memory", "by_bound", "costed", "solved", "splits_solved", "seconds")
+        for name in ("candidates", "by_rule", "by_memory", "by_bound", "costed", "solved", "splits_solved", "seconds",
+                     "outside")
     }  # fmt: skip
     ending = next((one.ending for one in certificates if one.ending is not Ending.COMPLETE), Ending.COMPLETE)
-    update = {**added, "ending": ending}
+    outside = [one.outside_bound for one in certificates if one.outside_bound is not None]
+    update = {**added, "ending": ending, "outside_bound": min(outside, default=None)}
     bounds = [one.bound for one in certificates if one.bound is not None]
     if first.best is not None and bounds and first.objective is Objective.STEP_TIME:
         bests = [one.best for one in certificates if one.best is not None]

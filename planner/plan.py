@@ -22,14 +22,13 @@ import numpy as np
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
-from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.nearest_run import nearest_run
 from planner.over_members import plan_over_members
-from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.dealing import Source
+from planner.posed import Posed
+from planner.request import Request, cost_model, resolve
 from planner.solve.kept import Front
 from planner.solve.open import open_configurations
 from planner.solve.pareto import REACH, ParetoFront, pareto_front
@@ -52,13 +51,11 @@ from planner.solve.relax import (
     doubled_batch,
     fitting_changes,
     large_run_batch,
-    legal_batches,
     legal_changes,
     with_batch,
 )
 from planner.solve.search import SearchResult, search
 from planner.space.axes import recompute_choices
-from planner.space.batch import batch_words
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
 from planner.spare_nodes import FEW_CUTS, with_spare_nodes
@@ -78,15 +75,15 @@ def make_plan(request: Request) -> Plan:
     return plan_over_members(request, _plan_of_member)
 
 
-def _plan_of_member(request: Request) -> Plan:
+def _plan_of_member(request: Request, posed: Posed) -> Plan:
     """The same on one stack as it is named; what may not fit, if asked for, only where it gains what is worth the
     risk."""
     with Stopwatch(request.time_limit) as watch:
-        found = _searched(request, watch)
+        found = _searched(request, watch, posed)
         by_time = Objective(request.objective) is Objective.STEP_TIME
         if not (request.borderline and by_time and _may_not_fit(found)) or watch.stopped():
             return found
-        surely = _searched(replace(request, borderline=False), watch)
+        surely = _searched(replace(request, borderline=False), watch, posed)
         if not surely.found or _may_not_fit(surely):
             return found
         bold, sure = found.choices[0], surely.choices[0]
@@ -102,30 +99,10 @@ def _may_not_fit(plan: Plan) -> bool:
     return plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
 
 
-def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Space]:
-    """The problem that a request stands for, what was assumed, and its legal configurations: where nobody named a
-    batch and none divides that of about 4M tokens, under the nearest that one divides."""
-    problem, assumed = resolve(request)
-    rules = rules_for(problem.stack)
-    space = Space(problem, rules, request.restrict, request.without)
-    undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
-    batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
-    if not batches:
-        return problem, assumed, space
-    batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
-    problem, assumed = resolve(replace(request, global_batch=str(batch)))
-    said = f"global batch {batch_words(batch, problem.job.seq_len)} (the nearest to 4M tokens that is legal here)"
-    return problem, (*assumed, said), Space(problem, rules, request.restrict, request.without)
-
-
-def _searched(request: Request, watch: Stopwatch) -> Plan:
-    check_request(request)
-    problem, assumed, space = _posed(request)
-    model = cost_model(problem)
-    room = MemoryRoom.of(problem, request.headroom)
-    simulator, objective = simulator_of(model), Objective(request.objective)
-    source, listed_front = Source(model, space, room.most), Front()
-    allowed = room.limit if request.borderline else room.sure
+def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
+    problem, assumed, space, model, room = posed.problem, posed.assumed, posed.space, posed.model, posed.room
+    simulator, objective, source = posed.simulator, Objective(request.objective), posed.source
+    listed_front, allowed = Front(), room.most if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:

@@ -30,6 +30,14 @@ def step_time_of(problem: Problem, choice: Choice) -> float | None:
     return float(cost.step_time[0]) if fits else None
 
 
+def time_of(problem: Problem, table: ConfigTable, limit: float) -> float | None:
+    """Step time of the one configuration of a table under a problem [s]; None where it does not fit in `limit`
+    [bytes]."""
+    model = cost_model(problem)
+    cost = evaluate_exactly(model, table, simulator_of(model))
+    return float(cost.step_time[0]) if cost.device_memory[0] <= limit and on_host(model, table)[0] else None
+
+
 def turned_on_facts(
     best: Choice, named: str, times: Mapping[str, float], alone: Mapping[str, float | None]
 ) -> tuple[TurnedOn, ...]:

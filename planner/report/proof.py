@@ -74,7 +74,19 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
 def proof_sentence(certificate: Certificate) -> str:
     """What is proven of the best configuration, what is not, and of which set: what is held fixed."""
     said = _proven(certificate)
-    return "; ".join(filter(None, (said, held_sentence(certificate.held)))) if said else ""
+    parts = said, outside_sentence(certificate), held_sentence(certificate.held)
+    return "; ".join(filter(None, parts)) if said else ""
+
+
+def outside_sentence(certificate: Certificate) -> str:
+    """What the proof does not cover, for want of effort; empty where it covers every layout."""
+    if not certificate.outside or certificate.best is None:
+        return ""
+    many = f"of {certificate.outside:,} configuration{'s' * (certificate.outside > 1)}"
+    said = f"not covered: layouts other than the stack's own {many}"
+    if certificate.outside_bound is None:
+        return said
+    return f"{said}, which may be up to {1 - certificate.outside_bound / certificate.best:.1%} faster"
 
 
 def _proven(certificate: Certificate) -> str:
@@ -89,6 +101,8 @@ def _proven(certificate: Certificate) -> str:
     if certificate.gap > CLOSED_GAP:
         return f"not proven{faster} ({counted}); compared: {certificate.compared}"
     proven = "most headroom" if certificate.objective == Objective.HEADROOM else "optimal"
+    if certificate.outside:
+        proven = f"{proven} of what it covers"
     return (
         f"proven {proven} under the cost model (gap {certificate.gap:.2%}; {counted}): {certificate.compared}"
     )

@@ -19,6 +19,7 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.open import Open, like
+from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
 from planner.solve.splits.bound import LayerCosts, quick_bound
 from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solvable, solve_split
@@ -66,15 +67,6 @@ def refine(
 
 
 @dataclass(frozen=True)
-class Outside:
-    """Configurations of which no layout but the stack's own was looked at, for want of effort: how many, and the step
-    time that none of their layouts beats [s]."""
-
-    configurations: int
-    bound: float
-
-
-@dataclass(frozen=True)
 class SplitsSolved:
     """`best`: the finalists, fastest first, each under the split of `splits` (those of them that were solved) and with
     as many recomputed layers as that needs, else under the stack's own; `time`: of a step of each [s]. Those that
@@ -107,7 +99,7 @@ class _Contest:
         self.entries.append(_Entry(config, own, config, own, bound, not solvable(config)))
         self.best = min(self.best, own)
 
-    def open(self, entry: _Entry) -> bool:
+    def is_open(self, entry: _Entry) -> bool:
         """May a split of it be faster than the best?"""
         return not entry.done and entry.bound < self.best * (1 - TOLERANCE)
 
@@ -119,7 +111,7 @@ class _Contest:
         costs = LayerCosts(self.model, config)
         bound = quick_bound(self.model, config, min(self.best, entry.own), costs=costs)
         entry.bound = max(entry.bound, min(bound, self.best))
-        if self.open(entry):
+        if self.is_open(entry):
             entry.search = SplitSearch(
                 self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator, costs=costs
             )
@@ -176,7 +168,7 @@ def solve_splits(
         contest.add(row, time, 0.0 if solvable(row) else time)
     finalists = list(contest.entries)
     for entry in finalists:
-        if contest.open(entry) and not stopped():
+        if contest.is_open(entry) and not stopped():
             contest.begin(entry)
     if others is not None and explicit and not stopped():
         known = {like(row) for row in rows}
@@ -187,10 +179,10 @@ def solve_splits(
     # the fastest first, some effort for each: what they find saves others the work; then always the least bound
     waiting, left = sorted(finalists, key=lambda entry: entry.time)[:FIRST], effort
     while left > 0 and not stopped():
-        open_ = [entry for entry in contest.entries if contest.open(entry)]
+        open_ = [entry for entry in contest.entries if contest.is_open(entry)]
         if not open_:
             break
-        some = [entry for entry in waiting if contest.open(entry)]
+        some = [entry for entry in waiting if contest.is_open(entry)]
         following = some[0] if some else min(open_, key=lambda entry: entry.bound)
         waiting = some[1:]
         if following.search is None:
@@ -220,7 +212,7 @@ def _solved(
         for entry in taken
         if entry.search is not None
     }
-    unseen = [entry for entry in others if entry.search is None and contest.open(entry)]
+    unseen = [entry for entry in others if entry.search is None and contest.is_open(entry)]
     outside = Outside(len(unseen), min((entry.bound for entry in unseen), default=np.inf))
     seen = [entry.bound for entry in contest.entries if entry.search is not None or entry in finalists]
     bound = min([contest.best, *(max(b, 0.0) for b in seen)])
