@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.any_split import least_of_any_layout
 from planner.cost.bounds import LateAxes
 from planner.cost.model import CostModel
 from planner.solve.leaves import costed_leaves
@@ -19,6 +20,7 @@ from planner.space.enumerate import Enumeration, Space
 from planner.spec.config import Schedule
 
 BOUND_STEMS = 262144  # bounded at a time
+HOSTED_REACH = 4.0  # times the slowest bound without the host, up to which the host's work is counted
 FIRST_CUTS, MOST_CUTS = 128, 8192  # dealt at a time; blocks double
 # schedules that hold min(m, p - r) micro-batches or more on rank r
 _QUEUED = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2)
@@ -83,7 +85,14 @@ def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bo
     time, possible = np.zeros(len(memory)), np.flatnonzero(memory <= limit)
     for start in range(0, len(possible), BOUND_STEMS):
         rows = possible[start : start + BOUND_STEMS]
-        time[rows] = model.lower_bound(space.stems.take(rows))
+        stems = space.stems.take(rows)
+        least = model.lower_bound(stems)
+        hosted = np.flatnonzero(stems["offload"])  # what the host does counts too
+        if len(hosted):
+            some = stems.take(hosted)
+            beside = least_of_any_layout(model, some, HOSTED_REACH * float(least[hosted].max())).any
+            least[hosted] = np.maximum(least[hosted], beside)
+        time[rows] = least
     return Bounds(time, memory)
 
 
