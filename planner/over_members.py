@@ -167,15 +167,14 @@ def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[S
         for rule in one.posed.space.removed:
             removed[rule.rule] = removed.get(rule.rule, 0) + rule.candidates
     ordered = sorted(removed.items(), key=lambda item: -item[1])
-    proven = {
-        "candidates": certificate.candidates + added["candidates"],
-        "by_memory": certificate.by_memory + sum(f.by_memory + f.too_large + f.undealt_by_memory for _, f in spaces),
-        "by_bound": certificate.by_bound + sum(found.behind + found.undealt for _, found in spaces),
-        "costed": certificate.costed + added["costed"],
-    }
-    proven["by_rule"] = proven["candidates"] - proven["by_memory"] - proven["by_bound"] - (
-        proven["costed"] - plan.search.too_large - added["too_large"]
-    )  # fmt: skip
+    candidates, costed = certificate.candidates + added["candidates"], certificate.costed + added["costed"]
+    by_memory = certificate.by_memory + sum(f.by_memory + f.too_large + f.undealt_by_memory for _, f in spaces)
+    by_bound = certificate.by_bound + sum(found.behind + found.undealt for _, found in spaces)
+    fit = costed - plan.search.too_large - added["too_large"]
+    proven: dict[str, float | None] = {
+        "candidates": candidates, "by_memory": by_memory, "by_bound": by_bound, "costed": costed,
+        "by_rule": candidates - by_memory - by_bound - fit,
+    }  # fmt: skip
     update = {name: getattr(plan.search, name) + more for name, more in added.items()}
     if plan.choices and certificate.best is not None:
         outside = Outside(certificate.outside, certificate.outside_bound or math.inf)

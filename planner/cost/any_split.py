@@ -7,19 +7,18 @@ which layout comes near (`solve.splits`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.bounds import lasting_gradients, least_slowest, states_held
-from planner.cost.chunks import hop_seconds
 from planner.cost.levels import Layers, Pipelines, layer_level, pipeline_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import exposed_data_parallel, measured_factor, straggling
 from planner.cost.stems import StemModel
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
 
 Array = NDArray[np.float64]
 
@@ -38,30 +37,15 @@ def layers_by_kind(model: CostModel) -> Array:
     return layers
 
 
-@dataclass(frozen=True)
-class LeastTimes:
-    """Step times that no layout of a row's layers beats (n,) [s]. `any`: whatever its chunks hold. `filled`: where all
-    chunks of an interleaved pipeline but the first and the last hold the mean, rounded down, or more (`fewest_layers`).
-    """
-
-    any: Array
-    filled: Array
-
-
-def fewest_layers(layers: int, pp: Array, vpp: Array) -> Array:
-    """What an interleaved chunk that is neither the first nor the last holds at least in a `filled` layout [1]."""
-    return np.maximum(np.floor(layers / (pp * vpp)), 1.0)
-
-
-def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> LeastTimes:
-    """What no layout of a row's layers beats, `most` at the most.
+def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Array:
+    """A step time that no layout of a row's layers beats, `most` at the most (n,) [s].
 
     The makespan of the slowest stage's work (`_Work`) and what the rest of a step takes where that stage hides as much
     as its time allows: between two of some times of it at least the makespan of the one and the rest of the other.
     Ranks recompute `recompute_layers` each.
     """
     if not len(table):
-        return LeastTimes(np.zeros(0), np.zeros(0))
+        return np.zeros(0)
     classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
     work = _Work(model, table, level, most)
     plain = {axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))}
@@ -69,17 +53,14 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Le
     hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
     rest = _Rest(model, table, classes, level, pipelines)
     highest = np.maximum(most / work.m, work.slowest * (1 + 1e-9))
-    share, filled = (highest / work.slowest) ** (1 / SLOWEST_TIMES), work.filled(model, table)
-    found = [np.full(len(table), np.inf) for _ in range(2)]
+    share, least = (highest / work.slowest) ** (1 / SLOWEST_TIMES), np.full(len(table), np.inf)
     for step in range(SLOWEST_TIMES):
         low, high = work.slowest * share**step, work.slowest * share ** (step + 1)
-        makespan, beside = work.makespan(low, high), rest.beside(high)
-        for i, longer in enumerate((makespan, np.maximum(makespan, filled))):
-            found[i] = np.minimum(found[i], longer + beside)
+        least = np.minimum(least, work.makespan(low, high) + rest.beside(high))
+    least = least + hops
     nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
     factor = _ROUNDING * measured_factor(model.problem, table)
-    whole = (subtotal + hops for subtotal in found)
-    return LeastTimes(*(np.minimum(factor * (time + straggling(time, nodes, comm)), most) for time in whole))
+    return np.asarray(np.minimum(factor * (least + straggling(least, nodes, comm)), most))
 
 
 class _Work:
@@ -163,68 +144,6 @@ class _Work:
         behind = high * full * (full - 1.0) / 2.0 + full * (self.total - full * high)
         return self.m * self.total / self.p + behind / (self.p * self.v)
 
-    def filled(self, model: CostModel, table: ConfigTable) -> Array:
-        """A makespan that no `filled` layout of an interleaved pipeline beats; 0 for others [s].
-
-        Rank r is reached by the first micro-batch's way over the ranks before it in the first virtual stage, and left
-        by the last one's: o_r seconds. All it does lies between, so that it holds a whole number of layers in
-        (T - o_r) / m; the least T at which all ranks together have room for the model.
-        """
-        rows = np.flatnonzero(self.is_(Schedule.INTERLEAVED, one_chunk=False))
-        found = np.zeros(len(table))
-        if not len(rows):
-            return found
-        part, p, m = table.take(rows), self.p[rows], self.m[rows]
-        of_layer = self.of_layer[:, rows]
-        least = of_layer[self.layers > 0].min(axis=0)
-        chunk = fewest_layers(model.problem.model.num_layers, p, self.v[rows]) * least
-        first, last = self.ends[0][rows], self.ends[1][rows]
-        ways = _message_ways(model, part)
-        low, high = m * self.slowest[rows], 4.0 * m * self.total[rows]
-        count = self.layers - sum((np.eye(len(self.layers))[k] * n for k, n in model.problem.model.mtp_kinds), 0.0)
-        for _ in range(HALVINGS):
-            middle, room = (low + high) / 2, np.zeros(len(rows))
-            for rank in range(int(p.max())):
-                reached = np.where(rank > 0, first + (rank - 1) * chunk, 0.0)
-                if rank < ways.shape[1]:
-                    reached = reached + 2.0 * ways[:, rank]
-                own = np.where(rank == 0, first, 0.0) + np.where(rank == p - 1, last, 0.0)
-                room += np.where(rank < p, _most_held((middle - reached) / m - own, of_layer, count), 0.0)
-            needed = count @ of_layer
-            fits = room >= needed * (1 - 1e-12)
-            low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-        found[rows] = low
-        return found
-
-
-def _most_held(seconds: Array, of_layer: Array, count: Array) -> Array:
-    """The most work, in whole layers, that fits into so many seconds (n,) [s]; `of_layer` (K, n): of a layer of each
-    kind, of which the model has `count` (K,). Of more than two kinds any amount."""
-    seconds = np.maximum(seconds, 0.0)
-    kinds = np.flatnonzero(count)
-    if len(kinds) > 2:
-        return seconds
-    one = of_layer[kinds[0]]
-    if len(kinds) == 1:
-        return np.minimum(np.floor(seconds / one * (1 + 1e-12)), count[kinds[0]]) * one
-    best, other = np.zeros(len(seconds)), of_layer[kinds[1]]
-    for some in range(int(min(count[kinds[0]], np.max(seconds / one))) + 1):
-        left = seconds * (1 + 1e-12) - some * one
-        more = np.minimum(np.floor(np.maximum(left, 0.0) / other), count[kinds[1]])
-        best = np.maximum(best, np.where(left >= 0, some * one + more * other, 0.0))
-    return best
-
-
-def _message_ways(model: CostModel, table: ConfigTable) -> Array:
-    """Seconds of messages, as far as they lengthen a step, from the first rank to each (n, ranks)."""
-    first, inverse = distinct(*(table[axis] for axis in ("tp", "cp", "dp", "pp", "sp", "micro_batch")))
-    share = min(model.problem.stack.communication.p2p_exposed, 1.0)
-    ways = np.zeros((len(first), int(table["pp"].max())))
-    for i, row in enumerate(first.tolist()):
-        config = replace(table.row(row), vpp=1, schedule=int(Schedule.ONE_F_ONE_B))
-        ways[i, 1 : config.pp] = share * np.cumsum(hop_seconds(model.layers, config))
-    return ways[inverse]
-
 
 class _Rest:
     """What a step takes beside its pipeline where stages hold what the mean stage holds."""
@@ -240,7 +159,8 @@ class _Rest:
 
     def beside(self, slowest: Array) -> Array:
         """Exposed collectives, the update, copies, and the host, where the slowest stage takes so long [s]."""
-        batch, host, waits = self.batch, 0.0, 0.0
+        batch = self.batch
+        host = waits = np.zeros(len(slowest))
         if batch.offload.any():
             kept = np.zeros(len(slowest))
             host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.microbatches)
@@ -265,10 +185,12 @@ def may_fit(model: CostModel, table: ConfigTable, limit: float) -> NDArray[np.bo
     p, count = table["pp"].astype(float), layers.sum()
     gradients = lasting_gradients(model.layers)
     states = p * states_held(model.shards, table, classes.without_ends(), gradients)[:, 0] / count
-    ends = []
-    for name in ("first", "last"):
-        alone = replace(classes.without_ends(), layers=0.0 * classes.layers, **{name: np.ones_like(classes.first)})
-        ends.append(states_held(model.shards, table, alone, gradients)[:, 0])
+    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
+    ones = np.ones_like(classes.first)
+    ends = [
+        states_held(model.shards, table, alone, gradients)[:, 0]
+        for alone in (replace(bare, first=ones), replace(bare, last=ones))
+    ]
     present = layers > 0
     kept, again = (of[present].min(axis=0)[level.of_row] for of in (level.kept, level.kept_full))
     away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0

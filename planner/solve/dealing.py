@@ -90,7 +90,7 @@ def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bo
         hosted = np.flatnonzero(stems["offload"])  # what the host does counts too
         if len(hosted):
             some = stems.take(hosted)
-            beside = least_of_any_layout(model, some, HOSTED_REACH * float(least[hosted].max())).any
+            beside = least_of_any_layout(model, some, HOSTED_REACH * float(least[hosted].max()))
             least[hosted] = np.maximum(least[hosted], beside)
         time[rows] = least
     return Bounds(time, memory)

@@ -43,7 +43,7 @@ def open_configurations(model: CostModel, source: Source, limit: float, best: fl
         stems = np.flatnonzero((dealt.least.time < best) & (dealt.least.memory <= limit))
         stems = stems[dealt.block.stems["pp"][stems] > 1]
         some = dealt.block.stems.take(stems)
-        plain = least_of_any_layout(model, some, best).any
+        plain = least_of_any_layout(model, some, best)
         # recomputing takes longer, unless the user's own runs say otherwise or something lives on the host
         unsure = (some["offload"] > 0) | bool(model.problem.stack.measured)
         stems = stems[(plain < best) | unsure]
@@ -55,7 +55,7 @@ def open_configurations(model: CostModel, source: Source, limit: float, best: fl
         for start in range(0, len(table), ROWS_AT_A_TIME):
             some, name = table.take(slice(start, start + ROWS_AT_A_TIME)), of_leaf[start : start + ROWS_AT_A_TIME]
             fits = np.flatnonzero(may_fit(model, some, limit))
-            least = least_of_any_layout(model, some.take(fits), best).any
+            least = least_of_any_layout(model, some.take(fits), best)
             kept = least < best
             found.append(some.take(fits[kept]))
             bounds.append(least[kept])
