@@ -191,7 +191,7 @@ class Answerer:
             best = choices[0].step_time
             bound = min(best, found.unseen, found.behind_solved)
             if told and splits:  # a split that cannot be told is no candidate
-                bound = min(bound, splits.bound)
+                bound = min(bound, splits.bound, splits.outside.bound)
             gap = (best - bound) / best
         return Certificate(
             objective=objective,

@@ -82,6 +82,7 @@ def _in_keywords(**names: str) -> Iterator[None]:
         "top",
         "objective",
         "time_limit",
+        "effort",
         "days",
         "budget",
         "clusters",
@@ -103,10 +104,12 @@ _EXAMPLES: Final = {"set": '{"tp": 8}', "assume": '{"pue": 1.2}'}
 @_in_keywords()
 def plan(
     model: Name, cluster: Name, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
-    time_limit: float | None = None, **question: Unpack[Question],
+    time_limit: float | None = None, effort: float = 1.0, **question: Unpack[Question],
 ) -> Plan:  # fmt: skip
-    """The fastest configurations that are legal and fit, best first, or why there are none. Raises `PlannerError`."""
-    asked = _request(model, cluster, gpus, question, top=top, objective=objective, time_limit=time_limit)
+    """The fastest configurations that are legal and fit, best first, or why there are none; `effort`: times as much
+    work on layouts of pipelines as by default, which closes gaps of the proof. Raises `PlannerError`."""
+    more = {"top": top, "objective": objective, "time_limit": time_limit, "effort": effort}
+    asked = _request(model, cluster, gpus, question, **more)
     from planner.objective import plan_with_size
     from planner.spec.planfile import CHOOSES_SIZE
 
@@ -180,7 +183,8 @@ def _request(
             raise InputError(f"{key} must be a mapping", repr(given[key]), f"write {key}={_EXAMPLES[key]}")
     if not isinstance(given.get("top", 1), Integral):
         raise InputError("top must be a whole number", repr(given["top"]))
-    _check_number("time_limit", given.get("time_limit"))
+    for key in ("time_limit", "effort"):
+        _check_number(key, given.get(key))
     stated = (f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items())
     layout, settings = split_layout(stated)
     assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())

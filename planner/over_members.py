@@ -180,8 +180,12 @@ def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[S
         outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
         for one in searched:
             outside = outside.beside(one.posed.outside(certificate.best))
-        bound = outside.bound if math.isfinite(outside.bound) else None
-        proven |= {"outside": outside.configurations, "outside_bound": bound}
+        proven |= {"outside": outside.configurations}
+        if math.isfinite(outside.bound):
+            proven["outside_bound"] = outside.bound
+        if certificate.bound is not None:
+            bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in searched))
+            proven |= {"bound": bound, "gap": (certificate.best - bound) / certificate.best}
     counts = {**update, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)}
     search = plan.search.model_copy(update={**counts, "certificate": certificate.model_copy(update=proven)})
     return plan.model_copy(update={"search": search})

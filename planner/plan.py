@@ -130,7 +130,7 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
         splits = solve_splits(
             model, simulator, found, allowed, explicit, watch.stopped,
             lambda config: recompute_choices(problem, request.restrict, config),
-            EFFORT if request.thorough else PASSING_EFFORT,
+            request.effort * (EFFORT if request.thorough else PASSING_EFFORT),
             (lambda best: open_configurations(model, source, allowed, best)) if request.thorough else None,
         )  # fmt: skip
         once = listed_once(problem, request.restrict)

@@ -48,6 +48,7 @@ Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
 LONGEST_SEQUENCE = 2**30
+MOST_EFFORT = 1000
 BALANCE_EFFORT = 0.1  # of placing experts, at each degree
 MOST_REPLICAS = 8  # of an expert on average
 
@@ -67,6 +68,7 @@ class Request:
     tokens: float | None = None
     objective: str = Objective.STEP_TIME
     time_limit: float | None = None  # of the search [s]
+    effort: float = 1.0  # times as much work on layouts of pipelines as by default
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layout: str = ""  # of an estimate: layers of every (virtual) stage, "Et*3|t*4|tttL" or "3,4,3"
     headroom: float = 0.05
@@ -97,6 +99,8 @@ class Request:
 def check_request(request: Request, estimate: bool = False) -> None:
     if request.objective not in [*Objective]:
         raise InputError(f"unknown objective {request.objective!r}", hint="one of: " + ", ".join(Objective))
+    if not 0 < request.effort <= MOST_EFFORT:
+        raise InputError(f"the effort must be above 0 and at most {MOST_EFFORT}", str(request.effort))
     if request.time_limit is not None and not request.time_limit > 0:
         raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:

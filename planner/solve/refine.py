@@ -205,7 +205,7 @@ def _solved(
     best = ConfigTable.of([entry.taken for entry in taken])
     order = _ranked(best, time, np.arange(len(taken)))
     per_stage = None
-    if len(order) and contest.explicit and effort >= EFFORT and not stopped():
+    if len(order) and contest.explicit and effort > PASSING_EFFORT and not stopped():
         per_stage = _differing(contest.model, taken[order[0]].taken, contest.limit, contest.best)
     splits = {
         (entry.taken if contest.explicit else entry.config): entry.search.result

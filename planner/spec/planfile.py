@@ -385,7 +385,7 @@ class Certificate(Record):
         None, description="step time that no split of the simulated ones beats [s]"
     )
     outside: int = Field(
-        0, ge=0, description="configurations whose layouts, but for the stack's own, nobody looked at: not covered [1]"
+        0, ge=0, description="configurations whose layouts, but for the stack's own, nobody looked at [1]"
     )
     outside_bound: float | None = Field(None, description="step time that no layout of these beats [s]")
     best: float | None = Field(None, description="what the best has of the objective, in inner units")
