@@ -55,7 +55,7 @@ class SplitModel(LayerCosts):
         self, model: CostModel, config: ParallelConfig, own: Dealt, target: float, room: Capacity,
         per_stage: bool = False,
     ) -> None:  # fmt: skip
-        from ortools.sat.python import cp_model
+        from planner.solve.cp_sat import cp_model
 
         super().__init__(model, config)
         self.target = target  # only faster splits are of interest [s]
@@ -106,7 +106,7 @@ class SplitModel(LayerCosts):
     def _recomputation(self, room: Capacity) -> None:
         """`r`: layers that may be recomputed, of all ranks or of each; `again_of`: those of every chunk, r / v or
         all."""
-        from ortools.sat.python import cp_model
+        from planner.solve.cp_sat import cp_model
 
         cp, layers = self.cp, self.spec.num_layers
         allowed = [self._effective(c) for c in room.choices]
@@ -377,7 +377,7 @@ class SplitModel(LayerCosts):
     def solve(self, target: float, effort: float) -> tuple[Dealt | None, float, float]:
         """The split of the least bound, that bound as a step time [s], and the effort spent. None: there is none whose
         bound is below `target`."""
-        from ortools.sat.python import cp_model
+        from planner.solve.cp_sat import cp_model
 
         if np.isfinite(target):
             slower = self.step_time(1.0)

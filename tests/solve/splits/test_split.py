@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ortools.sat.python.cp_model import CpSolver
 
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.solve.cp_sat import cp_model
 from planner.solve.refine import FINALISTS, refine, solve_splits
 from planner.solve.search import SearchResult, search
 from planner.solve.splits.bound import capacity, quick_bound
@@ -290,15 +290,15 @@ def test_a_slow_machine_finds_the_same_with_the_same_effort(monkeypatch: pytest.
     model = costs(problem(dense_model(22, vocab=512000), "2x8 h100 400G-ib", global_batch=32))
     config = ParallelConfig(pp=8, vpp=2, schedule=1, dp=2, num_microbatches=16)
     quick = solve_split(model, config, np.inf, effort=0.02)
-    solved = CpSolver.solve
+    solved = cp_model.CpSolver.solve
 
-    def slow(solver: CpSolver, *arguments: Any) -> Any:
+    def slow(solver: cp_model.CpSolver, *arguments: Any) -> Any:
         assert np.isinf(solver.parameters.max_time_in_seconds)
         status = solved(solver, *arguments)
         solver.response_proto.wall_time = solver.response_proto.user_time = 1e3
         return status
 
-    monkeypatch.setattr(CpSolver, "solve", slow)
+    monkeypatch.setattr(cp_model.CpSolver, "solve", slow)
     assert solve_split(model, config, np.inf, effort=0.02) == quick
     assert quick.effort > STARTING
 
@@ -371,13 +371,13 @@ def test_presolving_is_left_out_where_kinds_of_layers_alternate(spec: ModelSpec,
     found = SplitModel(model, config, Dealt((2,) * 8, (0,)), np.inf, room)
     seen: list[bool] = []
 
-    class Watched(CpSolver):
+    class Watched(cp_model.CpSolver):
         def solve(self, *given: Any, **named: Any) -> Any:
             seen.append(self.parameters.cp_model_presolve)
             return super().solve(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ortools.sat.python.cp_model.CpSolver", Watched)
+        patch.setattr(cp_model, "CpSolver", Watched)
         best, least, _ = found.solve(np.inf, 1.0)
     assert seen == [not alternates]
     assert best is not None

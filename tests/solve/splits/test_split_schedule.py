@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ortools.sat.python import cp_model
 
 from planner.schedule.uneven import one_f_one_b_makespan
+from planner.solve.cp_sat import cp_model
 from planner.solve.splits.schedule import one_f_one_b
 
 
