@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from planner.errors import FileInputError, as_written, sort_of
-from planner.frameworks.shell.script import how_to_set
+from planner.frameworks.shell.unset import how_to_set
 from planner.spec.load_json import unique_keys
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.planfile import MOST
