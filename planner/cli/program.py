@@ -8,8 +8,6 @@ clusters or plans.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import sys
 from pathlib import Path
@@ -356,18 +354,8 @@ for _verb, _epilog in (
     app.command(epilog=_epilog)(answers(_verb))
 
 
-def _live_shortly() -> None:
-    """Leave undone what one answer does not need, before numpy is loaded: a short life with many objects and few cycles
-    collects seldom, and not at its end, and multiplies no large matrices, for which OpenBLAS would start a thread a
-    core, each of which spins before it sleeps."""
-    gc.set_threshold(100_000)
-    atexit.register(gc.freeze)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
 def main() -> None:
     """The `planner` command."""
-    _live_shortly()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as with >&-
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
