@@ -1,7 +1,7 @@
 """Which options do the verbs share? Each written once; those that make a job, as one dataclass a verb takes whole.
 
-A verb decorated with `takes_job` names a parameter `job: JobOptions`; the command line then has every field of it
-as an option. Left out: what the verbs do with them.
+Of a verb with a parameter `job: JobOptions` the command line has every field of it as an option (`takes_job`). Left
+out: what the verbs do with them.
 """
 
 from __future__ import annotations
@@ -292,8 +292,11 @@ DEFAULT_TUNING = TuningOptions()
 
 
 def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
-    """Give a verb the fields of its parameter `job`, `JobOptions` or more, as options in its place."""
-    kind = type(inspect.signature(verb).parameters["job"].default)
+    """Give a verb the fields of its parameter `job`, `JobOptions` or more, as options in its place, if it has one."""
+    parameters = inspect.signature(verb).parameters
+    if "job" not in parameters:
+        return verb
+    kind = type(parameters["job"].default)
     hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
