@@ -17,7 +17,6 @@ from planner.catalog.stack_options import idle_options, with_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
 from planner.frameworks import framework_of_stack, written_stacks
-from planner.solve.balance import balance_experts, zipf_loads
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
 from planner.space.without import check_named
@@ -291,6 +290,8 @@ def _expert_imbalance(
         if request.expert_replicas is not None:
             raise InputError("replicas of experts need their loads", hint="add --expert-loads zipf:0.6")
         return (), 0
+    from planner.solve.balance import balance_experts, zipf_loads
+
     counts = {layer.moe.experts for layer in model.blocks if layer.moe}
     if len(counts) != 1:
         raise InputError("expert loads need a model whose layers have equally many experts", model.name)

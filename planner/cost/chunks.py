@@ -22,9 +22,9 @@ from planner.cost.network.traffic import boundary_tier, pipeline_links
 from planner.cost.pipeline.stages import recomputed_of_chunk
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.schedule.actions import ActionTable
+from planner.schedule.formulas import MOST_PASSES
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph, schedule_graph
-from planner.schedule.memory_limited import MOST_PASSES, memory_limited_table
 from planner.schedule.simulate import StageTimes, makespans, side_by_side, stage_times
 from planner.schedule.steady import makespans_of_many, repeats
 from planner.space.split import deal_layers
@@ -257,6 +257,8 @@ class PipelineSimulator:
         """The order of passes of a configuration; `times` for schedules that adapt to them. Raises `InputError`."""
         schedule = _order_of(config)
         if _adapts(config):
+            from planner.schedule.memory_limited import memory_limited_table  # few schedules do
+
             return memory_limited_table(schedule, config.pp, config.num_microbatches, times)
         return action_table(schedule, config.pp, config.num_microbatches, config.vpp)
 
