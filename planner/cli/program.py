@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
     """Print the plan, write it where asked, and say with the exit code whether something was found."""
-    from planner.report.text import plan_document
     from planner.spec.load_plan import plan_json, save_plan
 
     if output is not None:
@@ -50,6 +49,8 @@ def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
     if as_json:
         sys.stdout.write(plan_json(plan))
     else:
+        from planner.report.text import plan_document
+
         say(plan_document(plan))
     return 0 if plan.found else 1
 
