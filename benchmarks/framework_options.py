@@ -1,4 +1,4 @@
-"""Which options does each release of a framework have? Writes `planner/frameworks/options/*.yaml`.
+"""Which options does each release of a framework have? Writes `planner/frameworks/options/*.json`.
 
     python -m benchmarks.framework_options megatron 0.16.1=CHECKOUT main-2026-08=CHECKOUT
     python -m benchmarks.framework_options megatron-bridge 0.7.0=BRIDGE:MEGATRON
@@ -26,8 +26,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from benchmarks.source_fields import bridge_classes, bridge_options, maxtext_options, nanotron_options
 from planner.frameworks.options import OPTIONS_FOLDER
@@ -317,8 +315,8 @@ def document_of(
 def write(framework: str, paths: dict[str, str]) -> Path:
     """Transcribe releases into the framework's table."""
     transcribe, source = TRANSCRIBED[framework]
-    target = OPTIONS_FOLDER / f"{framework}.yaml"
-    document = yaml.safe_load(target.read_text(encoding="utf-8")) if target.exists() else {"releases": {}}
+    target = OPTIONS_FOLDER / f"{framework}.json"
+    document = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {"releases": {}}
     tables = releases_of(document)
     sources = {release: str(said["source"]) for release, said in document["releases"].items()}
     classes = {
@@ -333,10 +331,8 @@ def write(framework: str, paths: dict[str, str]) -> Path:
         if framework in CLASSES:
             table, found = tables[release], CLASSES[framework](path)
             classes[release] = {kind: differing(with_class(own, table), table) for kind, own in found.items()}
-    text = yaml.safe_dump(
-        document_of(framework, tables, sources, classes), sort_keys=False, width=110, allow_unicode=True
-    )
-    target.write_text(text, encoding="utf-8")
+    text = json.dumps(document_of(framework, tables, sources, classes), indent=1, ensure_ascii=False)
+    target.write_text(text + "\n", encoding="utf-8")
     return target
 
 

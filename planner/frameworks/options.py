@@ -1,6 +1,6 @@
 """Which options does a release of a framework have, and of which type?
 
-Tables ship as `options/FRAMEWORK.yaml`, transcribed from the release's own parser by
+Tables ship as `options/FRAMEWORK.json`, transcribed from the release's own parser by
 `benchmarks/framework_options.py`; every rendered option is checked against them. Where what a script names, a recipe,
 decides which options there are, a release has a table for each class of them. Left out: conditions between options,
 which are rules.
@@ -8,13 +8,12 @@ which are rules.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from planner.errors import UnsupportedError, nearest_names
 
@@ -77,9 +76,8 @@ def table_releases(framework: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _document(framework: str) -> Mapping[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    document: Mapping[str, Any] = yaml.load(
-        (OPTIONS_FOLDER / f"{framework}.yaml").read_text(encoding="utf-8"), Loader=loader
+    document: Mapping[str, Any] = json.loads(
+        (OPTIONS_FOLDER / f"{framework}.json").read_text(encoding="utf-8")
     )
     return document
 
