@@ -11,7 +11,7 @@ import planner
 
 PACKAGE = Path(planner.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "units", "wording"),
+    ("errors", "records", "units", "wording"),
     ("spec", "catalog"),
     ("frameworks",),
     ("space",),

@@ -5,9 +5,10 @@ Left out: dropout and initialisation, which change neither parameters, FLOPs nor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
+from planner.records import dataclass
 from planner.spec.attention import Attention
 from planner.spec.dimensions import (
     require,

@@ -8,7 +8,6 @@ allocator rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from planner.cost.memory.moments import (
     gradients_kept,
 )
 from planner.cost.memory.units import megatron_fsdp_moments
+from planner.records import dataclass
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StateEngine
 

@@ -5,9 +5,10 @@ Left out: how it is found (`splits/split.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.cost.model import CostModel
+from planner.records import dataclass
 from planner.spec.config import ParallelConfig, Recompute
 
 Chunks = tuple[int, ...]

@@ -6,7 +6,9 @@ the collective libraries reach. Left out: contention between groups, which depen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from planner.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ training stack adds on top (host launch gaps, unfused operations, slow kernels):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.records import dataclass
 from planner.spec.precision import Dtype, Precision
 
 FloatArray = NDArray[np.float64]

@@ -7,10 +7,12 @@ in length, and links that failed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
+
+from planner.records import dataclass
 
 
 class Axis(NamedTuple):
