@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
 from planner.outcome import best_of, hold_batch, run_days, why_nothing
 from planner.planners import Planners
-from planner.records import dataclass
 from planner.request import Request
 from planner.spec.machine.load_cluster import accelerator_of, load_cluster
 from planner.spec.planfile import Choice, Plan

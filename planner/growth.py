@@ -6,9 +6,9 @@ Left out: which sizes to look at (`size.py`).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from planner.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
-from planner.records import dataclass
 from planner.spec.planfile import Choice, Plan, Run
 from planner.spec.terms import term_name
 

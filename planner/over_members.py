@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
 from planner.posed import Posed, Screened, pose
-from planner.records import dataclass
 from planner.request import Request, check_request, cost_model, each_stack
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM

@@ -6,7 +6,7 @@ Left out: what a search makes of it (`plan.py`, `over_members.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,6 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.frameworks import explicit_splits
-from planner.records import dataclass
 from planner.request import Request, cost_model, resolve
 from planner.solve.dealing import Source
 from planner.solve.open import open_configurations

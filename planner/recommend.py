@@ -14,11 +14,11 @@ What published runs do is counted by `python -m benchmarks.published_runs`, what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 from planner.errors import InputError
 from planner.frameworks.layout import chunk_layers
-from planner.records import dataclass
 from planner.spec.config import CudaGraphs, ParallelConfig, Schedule
 from planner.spec.planfile import Choice, Concern, PlannedConfig, Reason, Trade
 from planner.spec.rule import Problem

@@ -6,7 +6,7 @@ Left out: which axes a question holds fixed (`space/restriction.py`), and the an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from planner.catalog.cluster_rates import rates_of
@@ -17,7 +17,6 @@ from planner.catalog.stack_options import idle_options, with_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
 from planner.frameworks import framework_of_stack, written_stacks
-from planner.records import dataclass
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
 from planner.space.without import check_named

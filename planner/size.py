@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -24,7 +24,6 @@ from planner.errors import InputError, PlannerError
 from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
-from planner.records import dataclass
 from planner.request import Request, each_stack, resolve
 from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
 from planner.spec.machine.build_cluster import NodeTypeError

@@ -11,7 +11,7 @@ import planner
 
 PACKAGE = Path(planner.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "units", "wording"),
+    ("errors", "units", "wording"),
     ("spec", "catalog"),
     ("frameworks",),
     ("space",),

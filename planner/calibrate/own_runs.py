@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,6 @@ from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
 from planner.catalog.load_stacks import default_stack, stack_families
 from planner.errors import InputError, UnitError
 from planner.estimate import named_config
-from planner.records import dataclass
 from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig

@@ -6,7 +6,7 @@ Left out: where runs come from, and how good the predictions are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom, MemoryVerdict

@@ -17,13 +17,13 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from planner.calibrate.probe_shapes import Task, collective_tasks, compute_tasks
 from planner.calibrate.profile import Device, Measurement, Profile, read_profile
 from planner.errors import InputError, PlannerError, UnsupportedError
-from planner.records import dataclass
 from planner.spec.save import save_text
 
 WARM_UP: Final = 3

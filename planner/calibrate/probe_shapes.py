@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
-
-from planner.records import dataclass
 
 Kind = Literal[
     "gemm", "grouped_gemm", "attention", "attention_backward", "memory_bound", "launch", "layer", "collective"

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibrate.published.measured import Measurement, group_of, is_judged, sweep_of, unread_cells
-from planner.records import dataclass
 from planner.spec.verdict import WORTH_THE_RISK
 
 Array = NDArray[np.float64]

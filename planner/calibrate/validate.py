@@ -6,7 +6,7 @@ Predictions are made first, from the input columns alone; then they are compared
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from planner.calibrate.published.measured import measurement_of
 from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, refusal
 from planner.calibrate.statistics import Answer, summarise
 from planner.errors import PlannerError
-from planner.records import dataclass
 from planner.spec.overlay import Overlay
 from planner.spec.rule import Problem
 from planner.units import GIB

@@ -6,13 +6,13 @@ checkpoint stalls (`goodput.py`) and evaluation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.records import dataclass
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 

@@ -7,12 +7,11 @@ infant mortality of new hardware.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-from planner.records import dataclass
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 

@@ -6,6 +6,8 @@ equations themselves, and how a run is drawn.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.campaign.checkpoint import (
     full_state_size,
     host_copy_time,
@@ -25,7 +27,6 @@ from planner.campaign.goodput import (
 )
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
-from planner.records import dataclass
 from planner.spec.assumptions import Assumptions, Pricing
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import OWNED, Run

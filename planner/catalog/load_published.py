@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
-from planner.records import dataclass
 from planner.spec.attention import AttentionKind
 from planner.spec.model import ModelSpec
 

@@ -7,12 +7,11 @@ Left out: what is an axis of the configuration, and numbers that were fitted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from planner.errors import InputError, UnknownNameError
-from planner.records import dataclass
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.units import parse_count, parse_quantity
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
 from planner.errors import InputError
-from planner.records import dataclass
 
 if TYPE_CHECKING:
     from planner.request import Request

@@ -5,6 +5,7 @@ Left out: orders and times (planner/schedule) and the drawing (planner/report/ti
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.report.timeline import timeline_svg, timeline_text
 from planner.schedule.actions import ActionTable
-from planner.schedule.formulas import default_limit
 from planner.schedule.generate import NamedSchedule, action_table, default_chunks, named_schedule
+from planner.schedule.formulas import default_limit
 from planner.schedule.memory_limited import memory_limited_table
 from planner.schedule.simulate import StageTimes, Timeline, simulate, stage_times
 from planner.spec.config import FOLDED_SCHEDULES, Schedule

@@ -6,6 +6,8 @@ Left out of them is named by each; what is left out is never negative.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,6 @@ from planner.cost.pipeline.slowest import least_makespan
 from planner.cost.pipeline.stages import StageClasses, largest, mean_classes, sum_over_kinds
 from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.stack.kinds import StateEngine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -21,7 +21,6 @@ from planner.cost.network.collectives import p2p_time
 from planner.cost.network.traffic import boundary_tier, pipeline_links
 from planner.cost.pipeline.stages import recomputed_of_chunk
 from planner.cost.pipeline.step import FORWARD_SHARE
-from planner.records import dataclass
 from planner.schedule.actions import ActionTable
 from planner.schedule.formulas import MOST_PASSES
 from planner.schedule.generate import action_table

@@ -5,7 +5,7 @@ One value per distinct key of `LayerModel.columns`. Left out: messages of a voca
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from planner.cost.flops import outer_gemms
 from planner.cost.host import HostModel
 from planner.cost.memory.activations import HeadActivations, LayerShape, head_activations
 from planner.cost.network.overlap import soft_maximum
-from planner.records import dataclass
 from planner.spec.config import ConfigTable, CudaGraphs
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import CrossEntropy

@@ -8,7 +8,7 @@ the vocabulary-parallel embedding and loss, checkpoints.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -41,7 +41,6 @@ from planner.cost.network.messages import (
 )
 from planner.cost.network.traffic import GroupLinks
 from planner.cost.selective import OPERATIONS
-from planner.records import dataclass
 from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.layer import Layer

@@ -10,6 +10,7 @@ that an update changed, under 0.01 % of a model.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Gemm, Shard, layer_gemms
-from planner.records import dataclass
 from planner.spec.layer import Layer
 from planner.spec.rule import Problem
 from planner.spec.stack.memory import States

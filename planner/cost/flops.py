@@ -7,13 +7,13 @@ moved and belong to the time model; recomputation, which belongs to a configurat
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.indexer import IndexerLoss
 from planner.spec.layer import Layer

@@ -7,6 +7,7 @@ two; a cluster that does not say what its hosts have is not held to it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from planner.campaign.run import checkpoint_sizes
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_PARAMETERS, ConfigTable, ParallelConfig
 from planner.spec.precision import RECIPES
 

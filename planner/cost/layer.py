@@ -7,6 +7,7 @@ the embedding and the head. Left out: what depends on the pipeline, data paralle
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ from planner.cost.memory.activations import LayerShape
 from planner.cost.muon import MuonModel
 from planner.cost.network.overlap import paired_time, soft_maximum
 from planner.cost.selective import by_operations, kept_shares, repeated_time
-from planner.records import dataclass
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, IntColumn, distinct
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates

@@ -6,6 +6,7 @@ Levels one and two of the evaluation; a row gathers from them. Left out: paramet
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -19,7 +20,6 @@ from planner.cost.network.traffic import group_links, pipeline_links
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.cost.pipeline.uneven_chunks import UnevenChunks, uneven_chunks
-from planner.records import dataclass
 from planner.schedule.formulas import hop_time, in_flight
 from planner.schedule.held import Point, most_held, worst_moments
 from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, IntColumn, Schedule, distinct

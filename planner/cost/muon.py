@@ -11,6 +11,8 @@ rank updates many small experts), and that a virtual stage is dealt bucket by bu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +22,6 @@ from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.memory.state_bytes import StateBytes
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.traffic import group_links
-from planner.records import dataclass
 from planner.spec.config import ConfigTable
 from planner.spec.job import NEWTON_SCHULZ_STEPS, OPTIMIZERS, Optimizer
 from planner.spec.layer import Layer

@@ -7,9 +7,8 @@ vocabulary, which is a choice of the framework.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from planner.records import dataclass
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.indexer import Compression
 from planner.spec.layer import Activation, Layer, Mlp, Moe

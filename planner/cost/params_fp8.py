@@ -11,12 +11,12 @@ byte a weight.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.precision import Precision

@@ -6,6 +6,8 @@ A stem is a configuration without that number. Left out: how the levels a row ga
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +30,6 @@ from planner.cost.selective import by_operations
 from planner.cost.shards import Shards
 from planner.cost.stems import StemModel, Stems
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
-from planner.records import dataclass
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
     ConfigTable,

@@ -6,13 +6,14 @@ shape, and the gradients' products, which have the same extents in another order
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from planner.cost.device.kernels import attended_pairs, attention_points, gemm_table, shape_distance
 from planner.cost.device.products import gemm_extents
 from planner.cost.flops import layer_counts, layer_gemms, outer_gemms
 from planner.cost.layer import LayerModel
-from planner.records import dataclass
 from planner.spec.config import ConfigTable, ParallelConfig
 
 NEGLIGIBLE = 0.01  # share of the FLOPs below which a product's own distance is not told

@@ -6,7 +6,7 @@ what of a collective stays exposed.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ from planner.cost.params import (
 )
 from planner.cost.params_fp8 import narrow_weights
 from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.layer import Layer

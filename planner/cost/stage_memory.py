@@ -5,6 +5,8 @@ Left out: what a row's recomputed layers free, and the moments of a step (`memor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +26,6 @@ from planner.cost.muon import WholeMatrices
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.pipeline.stages import StageClasses
 from planner.cost.shards import Shards
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem

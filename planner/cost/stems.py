@@ -6,7 +6,7 @@ Left out: what a leaf adds to them (`cost/prepared.py`), and how the levels a ro
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.stages import StageClasses, largest
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
-from planner.records import dataclass
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, Schedule
 from planner.spec.stack.kinds import StateEngine
 

@@ -6,13 +6,13 @@ Left out: how they are found.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.layer import TIME_TERMS
 from planner.cost.pipeline.stages import StageClasses
-from planner.records import dataclass
 
 Array = NDArray[np.float64]
 

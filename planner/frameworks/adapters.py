@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from planner.frameworks.words import Words, first_word, is_on, number
-from planner.records import dataclass
 from planner.spec.job import AdapterTargets
 
 # words that switch adapters on; their ranks, the first that is given, and what the programs take where none is

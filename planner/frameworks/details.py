@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from planner.records import dataclass
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.wrappers import TEXT_TOWERS, text_fields
 from planner.spec.load_model import resolve_catalog_name

@@ -7,14 +7,13 @@ A framework is a value: plain functions gathered in a `Framework`. `Launch` is w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
-from planner.records import dataclass
 from planner.spec.config import ContextKind, ParallelConfig, Schedule
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.job import Job, Optimizer

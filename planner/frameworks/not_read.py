@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from planner.frameworks.shell.script import is_script
 from planner.frameworks.trainer_yaml import is_trainer_yaml
-from planner.records import dataclass
 
 _DEGREES: Final = "name the model and its degrees to planner estimate"
 _PARTS: Final = (

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import UnsupportedError, nearest_names
-from planner.records import dataclass
 
 OPTIONS_FOLDER: Final = Path(__file__).with_name("options")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.catalog.stack_options import LIGER
@@ -16,7 +17,6 @@ from planner.frameworks.adapters import Adapters, adapters_of
 from planner.frameworks.shell.script import is_script, options_of, product, slurm_devices
 from planner.frameworks.trainer_yaml import is_trainer_yaml, words_in
 from planner.frameworks.words import first_word, is_on, number
-from planner.records import dataclass
 from planner.spec.job import Optimizer
 from planner.spec.load_model import catalog_name_at, load_model
 from planner.spec.model import ModelSpec

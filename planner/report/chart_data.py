@@ -7,9 +7,9 @@ chart is drawn (`charts`), and anything that would need the cost model again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from planner.records import dataclass
 from planner.report.facts import count, days, precise_time
 from planner.solve.place import GROUPS, grids_of, group_name
 from planner.spec.machine.load_cluster import noun_of

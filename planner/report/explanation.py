@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.records import dataclass
 from planner.report.facts import MEMORY_WORDS, aligned_time, precise_time
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section

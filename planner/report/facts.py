@@ -7,10 +7,10 @@ would need the cost model again: a report never computes what the plan does not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from planner.headline import gap_said
-from planner.records import dataclass
 from planner.report.options_text import changed_options, stack_letters
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text

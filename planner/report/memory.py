@@ -6,7 +6,7 @@ The figures are the terms of the cost model that the search uses. Left out: how 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,6 @@ from rich.text import Text
 
 from planner.cost.memory.moments import PHASES
 from planner.cost.table import CostTable
-from planner.records import dataclass
 from planner.report.facts import kept_back
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move

@@ -7,10 +7,9 @@ colour, and which file the page goes to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.records import dataclass
 from planner.report import chart_data, charts, facts, nearest, options_text, proof
 from planner.report.facts import Figure
 from planner.spec.planfile import Choice, NearestRun, Plan, Verdict

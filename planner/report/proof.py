@@ -6,11 +6,11 @@ Left out: the figures of a configuration (`facts.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from planner.headline import ended_by
 from planner.launchable import WITHOUT_FILES
-from planner.records import dataclass
 from planner.report.options_text import held_sentence
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
-
-from planner.records import dataclass
 
 _BAR: Final = frozenset("█▏▎▍▌▋▊▉# ")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from planner.records import dataclass
 from planner.schedule.actions import Pass
 from planner.schedule.simulate import Timeline
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from planner.cost.chunks import ChunkTimes
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.schedule.actions import Pass
 from planner.schedule.simulate import Timeline
 

@@ -6,13 +6,12 @@ virtual stage where ranks hold several). Left out: time, which the simulator add
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from planner.records import dataclass
 
 Integers = NDArray[np.int32]
 Kinds = NDArray[np.int8]

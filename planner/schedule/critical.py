@@ -6,10 +6,11 @@ times. Left out: overlapped pairs, and weight gradients run apart.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.schedule.actions import Pass
 from planner.schedule.graph import DependencyGraph
 from planner.schedule.simulate import StageTimes, entry_times

@@ -6,10 +6,10 @@ their names and demands are here with the others.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from planner.errors import InputError, UnknownNameError
-from planner.records import dataclass
 from planner.schedule.actions import ActionTable
 from planner.schedule.folded import dualpipe, dualpipe_v, zb_v
 from planner.schedule.looped import gpipe, interleaved, one_f_one_b, zero_bubble

@@ -8,6 +8,7 @@ most p of them. An order in which ranks wait for each other in a circle is refus
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.schedule.actions import EMPTY, ActionTable, Integers, Pass
 from planner.schedule.generate import action_table
 from planner.spec.config import Schedule

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from planner.records import dataclass
 from planner.schedule.actions import EMPTY, ActionTable, Pass
 
 _FOREVER: Final = float("inf")

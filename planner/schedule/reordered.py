@@ -18,10 +18,10 @@ list_scheduling.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from planner.records import dataclass
 from planner.schedule.actions import Pass
 from planner.schedule.list_scheduling import Written
 

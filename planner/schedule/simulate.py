@@ -7,13 +7,13 @@ contention between hops and compute, and anything outside the pipeline (optimize
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.schedule.actions import ActionTable, InFlight, peak_in_flight
 from planner.schedule.graph import DependencyGraph, dependency_graph
 

@@ -9,10 +9,10 @@ Left out: weight gradients run apart, and interleaved schedules.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from planner.records import dataclass
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ or of the cluster.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,6 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.records import dataclass
 from planner.solve.refine import FINALISTS, refine
 from planner.solve.search import SearchResult, search
 from planner.space.axes import Restriction, divisors, stack_modules

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.records import dataclass
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -7,6 +7,7 @@ behind the slowest of interest; cuts whose states cannot fit are left out. Left 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from planner.cost.any_split import least_of_any_layout
 from planner.cost.bounds import LateAxes
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.solve.leaves import costed_leaves
 from planner.space.enumerate import Enumeration, Space
 from planner.spec.config import Schedule

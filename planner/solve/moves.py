@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
-from planner.records import dataclass
 from planner.space.axes import stack_modules
 from planner.space.legality import explain_config
 from planner.space.split import deal_layers

@@ -6,7 +6,7 @@ Left out: which layout it is (`solve.splits`), and stacks that cannot be told on
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from planner.cost.any_split import least_of_any_layout, may_fit
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.solve.dealing import Source
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 

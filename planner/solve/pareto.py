@@ -13,12 +13,12 @@ than the stack's own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.solve.dealing import Dealt, Source
 from planner.solve.kept import Front
 from planner.solve.leaves import HostRoom, first_is_fastest, places_behind_first

@@ -8,6 +8,7 @@ jobs on the links, and traffic of different axes at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -25,7 +26,6 @@ from planner.cost.network.traffic import (
 )
 from planner.frameworks import framework, framework_of_stack
 from planner.frameworks.framework import Framework
-from planner.records import dataclass
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import PlannedConfig

@@ -10,7 +10,7 @@ itself. Left out: configurations behind the finalists, which a better split than
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.records import dataclass
 from planner.solve.open import Open, like
 from planner.solve.outside import Outside
 from planner.solve.search import SearchResult

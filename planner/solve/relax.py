@@ -8,7 +8,7 @@ Left out: changes of the model and of what of it is trained.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import gcd
 
@@ -19,7 +19,6 @@ from planner.catalog.stack_options import GRADIENTS_16, options_for, with_option
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.records import dataclass
 from planner.solve.moves import longest_sequence
 from planner.solve.search import search
 from planner.space.axes import Restriction, divisors

@@ -14,12 +14,12 @@ says what a configuration it did not look at could reach at best. Left out: spli
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.solve.dealing import Dealt, Source
 from planner.solve.kept import Fastest, Front, Kept
 from planner.solve.leaves import HostRoom, first_is_fastest, places_behind_first

@@ -8,7 +8,7 @@ out: other degrees, and splits solved anew: a search with the change finds what 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,6 @@ from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
 from planner.frameworks import framework_of_stack
-from planner.records import dataclass
 from planner.solve.search import search
 from planner.solve.splits.dealt import Dealt
 from planner.space.axes import Restriction

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -33,7 +33,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.space.axes import Axes, Domain, Restriction, check_restriction, divisors
 from planner.space.recomputations import RECOMPUTE_AXES, Recomputations
 from planner.spec.config import AXES, ConfigTable, IntColumn, distinct

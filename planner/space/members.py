@@ -9,7 +9,7 @@ anywhere (`always`), and stacks of the user's own files, which say what they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Final
 
@@ -32,7 +32,6 @@ from planner.catalog.stack_options import (
     with_options,
 )
 from planner.frameworks.programs import NEWER_FLASH, attention_of
-from planner.records import dataclass
 from planner.space.axes import Axes, Restriction, divisors
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import legal_rows

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, IntColumn, Mask, Recompute
 
 RECOMPUTE_AXES: Final = ("recompute", "recompute_modules", "recompute_layers")

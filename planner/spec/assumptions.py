@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from planner.errors import InputError, UnknownNameError
-from planner.records import dataclass
 from planner.units import parse_quantity
 
 

@@ -5,9 +5,9 @@ Left out: rotary base and scaling, which change neither parameters, FLOPs nor by
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from planner.records import dataclass
 from planner.spec.dimensions import (
     require,
     require_not_negative,

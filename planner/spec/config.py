@@ -8,14 +8,12 @@ from it, the cluster and the job, and are kept as columns so that nobody derives
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from planner.records import dataclass
 
 IntColumn = NDArray[np.int32]
 FloatColumn = NDArray[np.float64]

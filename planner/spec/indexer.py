@@ -5,9 +5,8 @@ Left out: first keys that are always seen, and values of the indexer's own (off 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from planner.records import dataclass
 
 
 class IndexerLoss(StrEnum):

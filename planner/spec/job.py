@@ -5,14 +5,13 @@ Left out: data order, learning rate and everything else that changes neither tim
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.spec.config import FloatColumn
 from planner.spec.precision import RECIPES, Dtype, Precision
 

@@ -5,10 +5,9 @@ Left out: dropout and initialisation, which change neither parameters, FLOPs nor
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from planner.records import dataclass
 from planner.spec.attention import Attention
 from planner.spec.dimensions import (
     require,

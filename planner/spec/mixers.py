@@ -5,9 +5,9 @@ Their fields are those of a Mamba-2 mixer, which the others reuse. Left out: tim
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from planner.records import dataclass
 from planner.spec.dimensions import require, require_not_negative, require_not_too_large, require_positive
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planner.records import dataclass
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import ContextKind
 from planner.spec.dimensions import (

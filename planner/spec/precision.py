@@ -6,9 +6,8 @@ bf16, which the job states.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from planner.records import dataclass
 
 
 class Dtype(StrEnum):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from planner.records import dataclass
 from planner.spec.config import (
     OFFLOAD_LABELS,
     WHOLE_LAYER,

@@ -5,10 +5,9 @@ Left out: the peak itself (`cost/memory/peak.py`) and the words a report says it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
-
-from planner.records import dataclass
 
 if TYPE_CHECKING:
     from planner.spec.rule import Problem

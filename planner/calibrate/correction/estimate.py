@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from planner.cost.model import CostModel
 from planner.cost.pipeline.step import slow_mode_share
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.overlay import Overlay, multiplied
 from planner.spec.own_run import OwnRun

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Problem
 

@@ -16,13 +16,12 @@ linear in a logarithm, which the calibrated prediction has in full.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from planner.records import dataclass
 
 Array = NDArray[np.float64]
 

@@ -7,12 +7,11 @@ the step where the model has no such term. Left out: which cause it is (`diagnos
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.predict import predicted_cost
-from planner.records import dataclass
 from planner.spec.config import Recompute
 from planner.spec.overlay import multiplied
 from planner.spec.rule import Problem

@@ -7,11 +7,11 @@ not the same is remarked on. Left out: which of the two is wrong.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of, reported_ratio
 from planner.cost.mfu import MfuConvention
-from planner.records import dataclass
 
 MOST_BETWEEN: Final = 2.5  # twice for another peak, the rest for other FLOPs and rounding
 SAME: Final = 0.03  # relative: rates of one run, its step times averaged

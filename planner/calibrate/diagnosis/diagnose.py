@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -31,7 +32,6 @@ from planner.calibrate.diagnosis.hypotheses import (
 )
 from planner.calibrate.predict import Told, predicted_cost
 from planner.cost.mfu import MfuConvention
-from planner.records import dataclass
 
 AS_PREDICTED: Final = 4.0  # prior of nothing being wrong, on the scale of the causes'
 TOGETHER: Final = 0.1  # prior of two causes at once, over the product of their own

@@ -6,6 +6,7 @@ Left out: traces of the allocator, which say which tensor it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.logs.lines import LogFacts
@@ -13,7 +14,6 @@ from planner.calibrate.logs.memory_messages import OutOfMemory
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.memory.moments import PHASES
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.solve.moves import Move, memory_moves
 from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
@@ -18,7 +18,6 @@ from planner.calibrate.coverage import band_of, unmeasured_band
 from planner.calibrate.diagnosis.causes import Cause
 from planner.calibrate.predict import Told, predicted_cost
 from planner.cost.mfu import MfuConvention, mfu_flops_per_token
-from planner.records import dataclass
 from planner.spec.precision import RECIPES
 from planner.spec.stack import Stack
 

@@ -12,12 +12,12 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from planner.calibrate.logs.memory_messages import MemoryLine, OutOfMemory, memory_line, out_of_memory
 from planner.errors import FileInputError
-from planner.records import dataclass
 
 LONGEST_LINE: Final = 20_000  # characters; the rest of a line holds no figure
 MOST_STEPS: Final = 200_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,6 @@ import yaml
 
 from planner.calibrate.logs.lines import plain
 from planner.errors import FileInputError, InputError
-from planner.records import dataclass
 from planner.spec.machine.cluster import Cluster
 
 _LARGEST: Final = 5_000_000  # bytes

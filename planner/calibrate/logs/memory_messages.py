@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from planner.records import dataclass
 from planner.units import GIB
 
 MIB: Final = 2.0**20

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,6 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.traffic import GroupLinks
 from planner.errors import FileInputError, InputError
-from planner.records import dataclass
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors, LinkRates
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
 from planner.calibrate.published.cells import Row, count_in, sequence_parallel_stated
 from planner.calibrate.published.schedules import names_pipeline
 from planner.errors import UnsupportedError
-from planner.records import dataclass
 from planner.space.axes import divisors
 from planner.spec.model import ModelSpec
 

@@ -6,6 +6,7 @@ Raises `UnsupportedError` for a row without a sequence length or batch. Left out
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import Row, count_in
@@ -14,7 +15,6 @@ from planner.calibrate.published.formats import optimizer_in, precision_in
 from planner.calibrate.published.recipes import ADAPTERS, BF16_MOMENTS, bf16_layers_of, torch_recipe
 from planner.calibrate.published.words import Word
 from planner.errors import UnsupportedError
-from planner.records import dataclass
 from planner.space.axes import divisors
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.machine.accelerator import Accelerator

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import THOUSANDS, quantity
-from planner.records import dataclass
 from planner.units import GB, GIB
 
 Row = Mapping[str, str]

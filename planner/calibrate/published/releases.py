@@ -7,13 +7,13 @@ What a row trains, and how, is no older than its release: no run of Qwen3 is of 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import Row, count_in
 from planner.calibrate.published.degrees import Degrees
 from planner.calibrate.published.offloads import OPTIMIZER
 from planner.calibrate.published.words import Word
-from planner.records import dataclass
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
 

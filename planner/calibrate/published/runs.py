@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +49,6 @@ from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION
 from planner.calibrate.published.undecided import fastest_that_fits, first_that_fits, fits
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
-from planner.records import dataclass
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Accelerator

@@ -7,12 +7,12 @@ Left out: what a stage is under each stack (`sharded_stacks.py`).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import Row, affirmed, same_words, spaced, stated
 from planner.calibrate.published.sharded_stacks import owns_tensors
 from planner.errors import UnsupportedError
-from planner.records import dataclass
 from planner.spec.stack import Stack
 
 _FULL: Final = 3

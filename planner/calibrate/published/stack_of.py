@@ -8,13 +8,12 @@ when releases were (`releases.py`) and what switches a row sets (`switches.py`).
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.calibrate.published.releases import LATEST, TIME_OF_MACHINE, Needs, release_of
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import NO_SCATTER, SEPARATOR
-from planner.records import dataclass
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.compiled_devices import COMPILES
 

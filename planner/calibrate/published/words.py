@@ -7,9 +7,8 @@ or FlashAttention"). A thing denied once is denied, whatever else names it. Left
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
-
-from planner.records import dataclass
 
 _FILLERS: Final = r"(?:(?:use|used|using|enable|enabled|any|the|of|te|nccl)[\s_-]+)*"
 _DENIALS: Final = (

@@ -9,6 +9,7 @@ transformer_layer.py (_te_cuda_graph_capture, create_mcore_cudagraph_manager), c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from planner.cost.eager import MULTIPLIED_LAUNCHES
 from planner.cost.mixers.kinds import launches
-from planner.records import dataclass
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
 from planner.spec.layer import Layer
 from planner.spec.mixers import StateSpace

@@ -7,13 +7,13 @@ Left out: host launch gaps (the step model has its own floor) and the slowdown u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from planner.errors import UnsupportedError
-from planner.records import dataclass
 from planner.spec.machine.rates import FloatArray, GemmKey, GemmTable, KernelRates
 from planner.spec.precision import RECIPES, Dtype, Precision
 

@@ -6,6 +6,7 @@ host.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,6 @@ from planner.cost.flops import Gemm, Shard
 from planner.cost.memory.activations import LayerShape
 from planner.cost.network.messages import gathered_width
 from planner.cost.params_fp8 import gathers_float8
-from planner.records import dataclass
 from planner.spec.config import ConfigTable, distinct
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.precision import Dtype, Precision

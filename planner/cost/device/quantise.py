@@ -7,10 +7,11 @@ halved, errors on groups left out of the fits grew (dense Megatron runs 4.4 to 4
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.precision import RECIPES, Precision
 

@@ -8,14 +8,13 @@ along columns fall short of the memory's bandwidth (pytorch/pytorch#149982: a th
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.flops import Gemm, Shard
-from planner.records import dataclass
 from planner.spec.stack.kinds import Float8Scales
 
 Array = NDArray[np.float64]

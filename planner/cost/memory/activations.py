@@ -7,7 +7,7 @@ allocator rounding and tensors of a few bytes per layer.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from planner.cost.device.chunked_loss import gradient_temporaries, is_chunked, l
 from planner.cost.mixers import block_attention, sparse_attention
 from planner.cost.mixers.kinds import kept_parts
 from planner.cost.mixers.state_space import cut_of
-from planner.records import dataclass
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.job import ATTENTION_INPUTS, Job
 from planner.spec.layer import Layer, NormKind

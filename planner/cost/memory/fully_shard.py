@@ -6,6 +6,8 @@ shards, and layers of a model whose units differ, for which the widest stands.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,6 @@ from planner.cost.memory.moments import (
     static_terms,
     update_temporaries,
 )
-from planner.records import dataclass
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StaysGathered
 

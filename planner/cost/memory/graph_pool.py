@@ -7,12 +7,12 @@ update or what is not captured needs room of its own. Left out: rounding, and or
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.memory.moments import MemoryInputs, Moment
-from planner.records import dataclass
 
 Array = NDArray[np.float64]
 # of a moment's constant terms, what a graph of the full iteration allocates

@@ -8,6 +8,7 @@ Megatron-FSDP (`memory/units.py`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.memory.state_bytes import StateBytes
-from planner.records import dataclass
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StateEngine
 from planner.spec.stack.memory import States

@@ -8,6 +8,7 @@ allocator rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,6 @@ from planner.cost.memory.moments import (
     gradients_kept,
 )
 from planner.cost.memory.units import megatron_fsdp_moments
-from planner.records import dataclass
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StateEngine
 

@@ -5,10 +5,11 @@ Left out: parameters in 8 bits (`cost/params_fp8.py`) and what exists only withi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.job import Job
 from planner.spec.precision import RECIPES
 from planner.spec.stack import Stack

@@ -7,6 +7,7 @@ buffers, and layers of a model whose units differ, for which the widest stands.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,6 @@ from planner.cost.memory.moments import (
     static_terms,
     update_temporaries,
 )
-from planner.records import dataclass
 from planner.spec.stack import Stack
 from planner.spec.stack.memory import States
 

@@ -14,6 +14,7 @@ what ranks exchange.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from planner.cost.flops import (
     seen_pairs,
     taught_pairs,
 )
-from planner.records import dataclass
 from planner.spec.attention import Attention
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.machine.accelerator import Accelerator, Architecture

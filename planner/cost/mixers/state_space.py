@@ -8,11 +8,11 @@ transformers hands norm and output product to the same function, which keeps 2 i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from planner.records import dataclass
 from planner.spec.mixers import StateSpace
 
 Quantity = Any  # a float or a float64 column: the same text serves both

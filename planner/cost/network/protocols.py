@@ -8,12 +8,12 @@ network's switches (SHARP), which need a plug-in; the tuner of EFA's plug-in, wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.machine.links import FabricRates
 
 Quantity = float | NDArray[np.float64]

@@ -9,13 +9,13 @@ groups may want different orders, links shared by collectives of several axes at
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.config import distinct
 from planner.spec.machine.torus import Axis, Torus
 

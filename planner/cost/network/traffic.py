@@ -7,13 +7,13 @@ other orders, and traffic of different axes at the same time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.network.torus import TorusLinks, torus_links
-from planner.records import dataclass
 from planner.spec.config import distinct
 from planner.spec.machine.cluster import Cluster
 

@@ -6,11 +6,12 @@ lie in by their order in the model.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.pipeline.uneven_chunks import Moments, UnevenChunks, padded
-from planner.records import dataclass
 from planner.schedule.formulas import in_flight
 from planner.schedule.held import Counts, interleaved_moments
 from planner.spec.config import ParallelConfig

@@ -8,14 +8,13 @@ splits that a solver finds, which replace these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.space.split import deal_layers
 from planner.spec.config import IntColumn, Placement, Schedule, distinct, ranks_of_chunks
 from planner.spec.stack.kinds import PipelineSplit

@@ -8,13 +8,13 @@ other than interleaved 1F1B, whose chunks of a rank count as equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.pipeline.stages import ChunkKinds, StageClasses
-from planner.records import dataclass
 from planner.schedule.formulas import in_flight
 from planner.schedule.held import SATURATED, Counts, interleaved_moments
 from planner.spec.config import ConfigTable, Schedule, distinct

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -17,7 +18,6 @@ from planner.frameworks.fields import flatten, load_settings
 from planner.frameworks.maxtext.names import VERSION
 from planner.frameworks.options import option_table
 from planner.frameworks.shell.script import COMMAND_END, Script, is_script
-from planner.records import dataclass
 
 SHIPPED: Final = ("base.yml",)
 _ENDINGS: Final = (".yml", ".yaml")

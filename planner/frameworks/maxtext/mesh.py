@@ -9,6 +9,7 @@ data x fsdp x expert, and a shard group fsdp x context x expert. Left out: meshe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.spec.config import Mask, ParallelConfig
 from planner.spec.rule import Columns
 

@@ -7,10 +7,10 @@ Left out: models with encoders, and decoder blocks whose layers differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from planner.records import dataclass
 from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Architecture

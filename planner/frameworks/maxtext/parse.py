@@ -7,7 +7,7 @@ bits, DiLoCo and adapters, all refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
@@ -32,7 +32,6 @@ from planner.frameworks.maxtext.names import (
 )
 from planner.frameworks.maxtext.slices import ASSIGNED, SPLIT, Stated
 from planner.frameworks.options import option_table, unknown_options
-from planner.records import dataclass
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,

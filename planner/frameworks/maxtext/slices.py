@@ -9,13 +9,13 @@ before v4.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from typing import Final
 
 from planner.frameworks.maxtext.mesh import REST
 from planner.frameworks.maxtext.names import ELSEWHERE, Hardware
-from planner.records import dataclass
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.machine.torus import Torus

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.errors import FileInputError, nearest_names
 from planner.frameworks.fields import Settings
 from planner.frameworks.megatron_bridge.recipes import Recipe
-from planner.records import dataclass
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.precision import Precision
 

@@ -7,13 +7,12 @@ of models that planner does not ship, fine-tuning, and fields that decide neithe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-
-from planner.records import dataclass
 
 RECIPE_FILE: Final = Path(__file__).with_suffix(".yaml")
 RELEASES: Final = ("0.6.0", "0.7.0")

@@ -8,10 +8,10 @@ Sources: PyTorch 2.13 docs/source/cuda_environment_variables.md, torch.distribut
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from planner.frameworks.shell.environment import value_of
-from planner.records import dataclass
 
 _OFF: Final = frozenset({"", "0", "off", "false", "no"})
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Final
-
-from planner.records import dataclass
 
 _START: Final = re.compile(r"(?<!<)<<(?!<)(-?)[ \t]*([\"'\\]?)([A-Za-z_]\w*)[\"']?")
 _MARK: Final = re.compile("\x00([0-9]+)\x00")

@@ -13,7 +13,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from planner.errors import InputError
@@ -25,7 +25,6 @@ from planner.frameworks.shell.here_documents import (
     without_documents,
     written_to,
 )
-from planner.records import dataclass
 
 _ASSIGNMENT: Final = re.compile(
     r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL

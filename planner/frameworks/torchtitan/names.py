@@ -6,11 +6,11 @@ get_schedule_class. Left out: models with encoders, and debug models.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.records import dataclass
 from planner.spec.config import Schedule
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, Float8Scales

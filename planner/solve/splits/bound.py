@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
 from math import comb
@@ -21,7 +22,6 @@ from planner.cost.pipeline.least_chunks import ChunkSizes
 from planner.cost.pipeline.step import FORWARD_SHARE, measured_factor, straggling
 from planner.cost.prepared import PreparedCosts
 from planner.cost.probe import rank_memory
-from planner.records import dataclass
 from planner.schedule.critical import CriticalPaths, critical_paths
 from planner.schedule.generate import action_table
 from planner.schedule.graph import dependency_graph

@@ -5,10 +5,9 @@ Left out: how it is found (`splits/split.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from planner.cost.model import CostModel
-from planner.records import dataclass
 from planner.spec.config import ParallelConfig, Recompute
 
 Chunks = tuple[int, ...]

@@ -13,6 +13,7 @@ and the last any number up to that. Left out: schedules other than these two.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
-from planner.records import dataclass
 from planner.solve.splits.bound import LayerCosts, capacity, few_splits, quick_bound
 from planner.solve.splits.dealt import Chunks, Dealt
 from planner.solve.splits.model import SplitModel

@@ -6,11 +6,10 @@ Left out: what a field means, which the family readers know.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.errors import FileInputError, UnsupportedError, as_written, nearest_names
-from planner.records import dataclass
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
 from planner.spec.layer import Activation
 

@@ -6,10 +6,9 @@ logits, which cost nothing that is counted.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from planner.errors import UnsupportedError
-from planner.records import dataclass
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.layer import Activation, Layer, Mlp, NormKind

@@ -6,6 +6,7 @@ kernel efficiencies, which belong to a stack, and integer formats, which no trai
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from math import isclose, prod
 from typing import Annotated, Any, Final
@@ -13,7 +14,6 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.errors import UnitError, UnsupportedError
-from planner.records import dataclass
 from planner.spec.machine.architecture import Architecture as Architecture
 from planner.spec.machine.torus import Torus
 from planner.spec.precision import RECIPES, Dtype, Precision

@@ -7,13 +7,12 @@ device and after sharing. Left out: pools of different accelerators in one clust
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.spec.machine.accelerator import (
     Accelerator,
     Architecture,

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InputError
-from planner.records import dataclass
 from planner.spec.machine.accelerator import TypicalNode
 from planner.spec.machine.cluster import Accelerator, LinkKind
 

@@ -6,9 +6,7 @@ the collective libraries reach. Left out: contention between groups, which depen
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from planner.records import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
-
-from planner.records import dataclass
 
 FASTEST_PORT: Final = 800e9 / 8  # bytes/s
 _MOST_PORTS: Final = 1024

@@ -7,12 +7,11 @@ training stack adds on top (host launch gaps, unfused operations, slow kernels):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
 from planner.spec.precision import Dtype, Precision
 
 FloatArray = NDArray[np.float64]

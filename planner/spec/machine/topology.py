@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from planner.records import dataclass
 from planner.spec.machine.cluster import Accelerator, Cluster, LinkKind, Tier
 from planner.spec.machine.torus import Torus
 

@@ -7,12 +7,10 @@ in length, and links that failed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
-
-from planner.records import dataclass
 
 
 class Axis(NamedTuple):
