@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "spare_nodes",
         "turned_on",
         "over_members",
+        "posed",
         "sweep_workers",
         "dask_workers",
         "planners",
