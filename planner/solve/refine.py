@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.any_split import least_of_any_layout
 from planner.cost.chunks import PipelineSimulator
+from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import SearchResult
-from planner.solve.splits.bound import LayerCosts, quick_bound
-from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
+from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solve_split
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rule import Problem
@@ -91,22 +92,22 @@ def solve_splits(
     with less, what no launcher can be told is not solved.
     """
     rows = [found.best.row(i) for i in range(len(found.best))]
-    own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
+    cost = evaluate_exactly(model, found.best, simulator)
+    own = cost.step_time.tolist()
+    fits = (cost.device_memory <= limit) & on_host(model, found.best)
+    fitting = np.where(fits, cost.step_time, np.inf).tolist()
     taken: list[tuple[float, ParallelConfig]] = list(zip(own, rows, strict=True))
     best, left = min(own, default=np.inf), effort
     # fewer recomputed layers than the stack's own split needs are for a split that can be told
     counts = [choices(row) if explicit else (row.recompute_layers,) for row in rows]
     bounds, searches = list(own), dict[int, SplitSearch]()
+    least = least_of_any_layout(model, found.best, max(own, default=1.0))
     for i, row in enumerate(rows):
-        if solvable(row) and not only_split(model, row):
-            costs = LayerCosts(model, row)
-            bounds[i] = min(own[i], quick_bound(model, row, own[i], costs=costs))
-            if bounds[i] < best * (1 - TOLERANCE) and not stopped():  # what memory leaves costs more to know
-                searches[i] = SplitSearch(model, row, limit, counts[i], simulator=simulator, costs=costs)
+        if row.pp > 1:
+            bounds[i] = min(own[i], float(least[i]))
+            if bounds[i] < best * (1 - TOLERANCE) and not stopped():
+                searches[i] = SplitSearch(model, row, limit, counts[i], simulator=simulator, own_time=fitting[i])
                 bounds[i] = searches[i].result.bound
-                if explicit and searches[i].result.step_time < own[i]:
-                    taken[i] = (searches[i].result.step_time, searches[i].result.config)
-                    best = min(best, taken[i][0])
     # the fastest first, some effort for each: what they find saves others the work; then always the least bound
     waiting = sorted(searches, key=lambda i: taken[i][0])[:FIRST]
     while left > 0 and not stopped():
@@ -205,7 +206,7 @@ def _without_graphs(config: ParallelConfig) -> ParallelConfig:
 
 def _differing(model: CostModel, config: ParallelConfig, limit: float, best: float) -> SplitResult | None:
     """The fastest split of a configuration if every rank could recompute a number of layers of its own."""
-    if not config.recompute_layers or not solvable(config):
+    if not config.recompute_layers or config.pp == 1:
         return None
     counts = range(-(-model.problem.model.num_layers // config.pp) + 1)
     found = solve_split(model, config, limit, best, DIFFERING_EFFORT, counts, per_stage=True)
