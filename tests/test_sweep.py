@@ -82,6 +82,15 @@ def test_points_that_are_refused_are_counted_and_the_first_says_why(tmp_path: Pa
     assert "1 of 1 points without a plan, 1 of them refused" in none.stderr
 
 
+def test_families_of_stacks_are_their_newest(tmp_path: Path) -> None:
+    text = (
+        "model: llama-3.2-1b\ncluster: 1x8 h100\nseq_len: 2048\nstack: [deepspeed, torchtitan-2026]\ntop: 1\n"
+    )
+    assert run(given(tmp_path, text), "-o", tmp_path / "t.csv", "--workers", 1).exit_code == 0
+    with (tmp_path / "t.csv").open(newline="") as table:
+        assert [row["stack"] for row in csv.DictReader(table)] == ["deepspeed-2025", "torchtitan-2026"]
+
+
 def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
     from planner.plan import make_plan
 

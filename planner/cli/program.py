@@ -114,6 +114,10 @@ def plan(
             help="Stop searching after this many seconds and report the best so far (finishing takes a few more)."
         ),
     ] = None,
+    effort: Annotated[
+        float,
+        typer.Option(help="Times as much work on pipeline layouts as by default: closes gaps of the proof."),
+    ] = 1.0,
     borderline: Annotated[
         bool,
         typer.Option(
@@ -137,7 +141,8 @@ def plan(
     if objective in CHOOSES_SIZE:
         from planner.objective import plan_with_size as answer
     asked = replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
-    asked = replace(asked, front=as_json or output is not None)  # the text does not show it
+    # the text does not show the front
+    asked = replace(asked, effort=effort, front=as_json or output is not None)
     with progress("searching"):
         found = answer(asked)
     return _deliver(found, as_json, output)

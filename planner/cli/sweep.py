@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -118,6 +119,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
     from planner.catalog.load_campaign import load_assumptions
     from planner.catalog.load_overlay import load_overlay
     from planner.cli.options import JobOptions
+    from planner.space.without import names_left_out
 
     if "layout" in asked.set:
         raise InputError(
@@ -127,6 +129,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
     if asked.calibration is not None:
         load_overlay(asked.calibration)
     settings = [f"{axis}={','.join(values)}" for axis, values in asked.set.items()]
+    without = names_left_out(asked.without)
     tokens = None if asked.tokens is None else str(asked.tokens)
     requests = []
     for point in asked.points():
@@ -136,14 +139,8 @@ def requests_of(asked: SweepFile) -> list[Request]:
             calibration=Path(asked.calibration) if asked.calibration is not None else None,
         )  # fmt: skip
         request = options.request(point["model"], point["cluster"], point.get("gpus"))
-        requests.append(_with_top(request, asked.top))
+        requests.append(replace(request, top=asked.top, front=False, without=without))
     return requests
-
-
-def _with_top(request: Request, top: int) -> Request:
-    from dataclasses import replace
-
-    return replace(request, top=top, front=False)
 
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.bounds import lasting_gradients, least_slowest, states_held
-from planner.cost.levels import Layers, layer_level, pipeline_level
+from planner.cost.levels import Layers, Pipelines, layer_level, pipeline_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import exposed_data_parallel, measured_factor, straggling
@@ -23,6 +23,7 @@ from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
 Array = NDArray[np.float64]
 
 SLOWEST_TIMES = 8  # at which what the slowest stage hides is looked at
+HALVINGS = 30  # of an interval in which a makespan lies
 _ROUNDING = 1.0 - 1e-9
 _LIKE_ONE_F_ONE_B = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
 
@@ -39,9 +40,9 @@ def layers_by_kind(model: CostModel) -> Array:
 def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Array:
     """A step time that no layout of a row's layers beats, `most` at the most (n,) [s].
 
-    The makespan of the slowest stage's work (`_least_makespan`) and what the rest of a step takes where that stage hides
-    as much as its time allows: between two of some times of it at least the makespan of the one and the rest of the
-    other. Ranks recompute `recompute_layers` each.
+    The makespan of the slowest stage's work (`_Work`) and what the rest of a step takes where that stage hides as much
+    as its time allows: between two of some times of it at least the makespan of the one and the rest of the other.
+    Ranks recompute `recompute_layers` each.
     """
     if not len(table):
         return np.zeros(0)
@@ -49,42 +50,70 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Ar
     work = _Work(model, table, level, most)
     plain = {axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))}
     pipelines = pipeline_level(model.layers, ConfigTable({**table.columns, **plain}), level, classes)
-    hops = np.where(table["schedule"] == Schedule.ONE_F_ONE_B, pipelines.hops[pipelines.of_row], 0.0)
-    hops = np.where(table["vpp"] > 1, 0.0, hops)
+    hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
     rest = _Rest(model, table, classes, level, pipelines)
     highest = np.maximum(most / work.m, work.slowest * (1 + 1e-9))
     share, least = (highest / work.slowest) ** (1 / SLOWEST_TIMES), np.full(len(table), np.inf)
     for step in range(SLOWEST_TIMES):
         low, high = work.slowest * share**step, work.slowest * share ** (step + 1)
         least = np.minimum(least, work.makespan(low, high) + rest.beside(high))
-    subtotal = least + hops
+    least = least + hops
     nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
-    found = subtotal + straggling(subtotal, nodes, comm)
-    return np.asarray(np.minimum(_ROUNDING * measured_factor(model.problem, table) * found, most))
+    factor = _ROUNDING * measured_factor(model.problem, table)
+    return np.asarray(np.minimum(factor * (least + straggling(least, nodes, comm)), most))
 
 
 class _Work:
     """What the ranks of rows have to do for a micro-batch: `total` over ranks, `slowest` at least [s]."""
 
     def __init__(self, model: CostModel, table: ConfigTable, level: Layers, most: float) -> None:
-        layers, rows = layers_by_kind(model), level.of_row
+        layers, rows, spec = layers_by_kind(model), level.of_row, model.problem.model
         self.p, self.v, self.m = (
             table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches")
         )
-        self.schedule = table["schedule"]
+        self.schedule, self.layers = table["schedule"], layers
         paired = np.isin(self.schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
         of_layer = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
         again = (level.time_full - level.time)[layers > 0].min(axis=0)[rows]
         count = table["recompute_layers"].astype(float)
-        whole = np.ceil(model.problem.model.num_layers / self.p)
+        whole = np.ceil(spec.num_layers / self.p)
         # no rank of a layout that is fast enough holds more; of its layers, so many or all are repeated
         deepest = np.maximum(most / (self.m * of_layer[layers > 0].min(axis=0)), 1.0)
         of_layer = of_layer + again * np.where(count >= whole, 1.0, np.minimum(count / deepest, 1.0))
-        ends = level.embedding[rows], level.head[rows]
-        self.total = layers @ of_layer + ends[0] + ends[1]
-        mirrored = self.schedule == Schedule.DUALPIPE
-        slowest = least_slowest(of_layer, ends, layers, self.p)
-        self.slowest = np.where(mirrored, self.total / self.p, slowest)
+        behind = sum((count * of_layer[kind] for kind, count in spec.mtp_kinds), np.zeros(len(table)))
+        self.of_layer, self.ends = of_layer, (level.embedding[rows], level.head[rows] + behind)
+        self.total = layers @ of_layer + level.embedding[rows] + level.head[rows]
+        slowest = least_slowest(of_layer, (level.embedding[rows], level.head[rows]), layers, self.p)
+        self.slowest = np.where(self.schedule == Schedule.DUALPIPE, self.total / self.p, slowest)
+        self._in_a_row(spec.layer_kind_of)
+
+    def is_(self, schedule: Schedule, one_chunk: bool) -> NDArray[np.bool_]:
+        """Which rows run a schedule with one chunk a rank, or with several?"""
+        several = (self.v > 1) & (self.m % self.p == 0)
+        return (self.schedule == schedule) & ((self.v == 1) if one_chunk else several) & (self.p > 1)
+
+    def _in_a_row(self, kind_of: tuple[int, ...]) -> None:
+        """Where ranks hold one chunk of layers that differ, some rank takes at least as long as the slowest does that
+        is filled from the first layer on, for the least time that lets all layers in."""
+        rows = np.flatnonzero((self.v == 1) & (self.p > 1) & (self.schedule != Schedule.DUALPIPE))
+        if len(set(kind_of)) < 2 or not len(rows):
+            return
+        keys = np.concatenate([self.of_layer[:, rows], [self.ends[0][rows], self.ends[1][rows], self.p[rows]]])
+        _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        at = rows[first]
+        before = np.cumsum(self.of_layer[:, at][list(kind_of)], axis=0).T
+        before, p = np.concatenate([np.zeros((len(at), 1)), before], axis=1), self.p[at]
+        low, high = self.slowest[at], self.total[at]
+        for _ in range(HALVINGS):
+            middle, done = (low + high) / 2, np.zeros(len(at))
+            for rank in range(int(p.max())):
+                outside = np.where(rank == 0, self.ends[0][at], 0.0) + np.where(rank == p - 1, self.ends[1][at], 0.0)
+                reach = done + np.where(rank < p, middle - outside, 0.0)
+                held = (before <= reach[:, None] * (1 + 1e-12)).sum(axis=1) - 1
+                done = np.maximum(done, np.take_along_axis(before, np.maximum(held, 0)[:, None], axis=1)[:, 0])
+            fits = done >= before[:, -1] * (1 - 1e-12)
+            low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+        self.slowest[rows] = np.maximum(self.slowest[rows], low[inverse.ravel()])
 
     def makespan(self, low: Array, high: Array) -> Array:
         """A makespan that no layout beats whose slowest stage takes from `low` to `high` for a micro-batch [s].
@@ -96,12 +125,12 @@ class _Work:
         p, m, total = self.p, self.m, self.total
         plain = m * low
         ways = 2.0 * total + np.where(m > p, (m - p - 1.0) * low, (m - p - 1.0) * high)
-        like = np.isin(self.schedule, (Schedule.ONE_F_ONE_B,)) & (self.v == 1) & (p > 1)
-        found = np.where(like, np.maximum(np.maximum(plain, ways), total), plain)
-        gpipe = (self.schedule == Schedule.GPIPE) & (self.v == 1)
+        queued = self.is_(Schedule.ONE_F_ONE_B, one_chunk=True)
+        found = np.where(queued, np.maximum(np.maximum(plain, ways), total), plain)
+        gpipe = self.is_(Schedule.GPIPE, one_chunk=True)
         found = np.where(gpipe, np.maximum(plain, total + (m - 1.0) * low), found)
-        interleaved = (self.schedule <= Schedule.INTERLEAVED) & (self.v > 1) & (m % p == 0)
-        return np.where(interleaved, np.maximum(plain, self._through_waves(high)), found)
+        waves = self.is_(Schedule.INTERLEAVED, one_chunk=False)
+        return np.where(waves, np.maximum(plain, self._through_waves(high)), found)
 
     def _through_waves(self, high: Array) -> Array:
         """Of an interleaved pipeline the mean over ranks r and virtual stages j of a path: the first micro-batch passes
@@ -119,7 +148,9 @@ class _Work:
 class _Rest:
     """What a step takes beside its pipeline where stages hold what the mean stage holds."""
 
-    def __init__(self, model: CostModel, table: ConfigTable, classes: StageClasses, level: Layers, pipelines) -> None:  # type: ignore[no-untyped-def]
+    def __init__(
+        self, model: CostModel, table: ConfigTable, classes: StageClasses, level: Layers, pipelines: Pipelines
+    ) -> None:
         self.comm, self.rows = model.problem.stack.communication, np.arange(len(table))
         shards = model.shards.shards(table, classes)
         self.stems = StemModel(model.layers, classes, level, pipelines, shards)
@@ -128,7 +159,8 @@ class _Rest:
 
     def beside(self, slowest: Array) -> Array:
         """Exposed collectives, the update, copies, and the host, where the slowest stage takes so long [s]."""
-        batch, host, waits = self.batch, 0.0, 0.0
+        batch = self.batch
+        host = waits = np.zeros(len(slowest))
         if batch.offload.any():
             kept = np.zeros(len(slowest))
             host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.microbatches)
@@ -153,10 +185,12 @@ def may_fit(model: CostModel, table: ConfigTable, limit: float) -> NDArray[np.bo
     p, count = table["pp"].astype(float), layers.sum()
     gradients = lasting_gradients(model.layers)
     states = p * states_held(model.shards, table, classes.without_ends(), gradients)[:, 0] / count
-    ends = []
-    for name in ("first", "last"):
-        alone = replace(classes.without_ends(), layers=0.0 * classes.layers, **{name: np.ones_like(classes.first)})
-        ends.append(states_held(model.shards, table, alone, gradients)[:, 0])
+    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
+    ones = np.ones_like(classes.first)
+    ends = [
+        states_held(model.shards, table, alone, gradients)[:, 0]
+        for alone in (replace(bare, first=ones), replace(bare, last=ones))
+    ]
     present = layers > 0
     kept, again = (of[present].min(axis=0)[level.of_row] for of in (level.kept, level.kept_full))
     away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0

@@ -192,10 +192,12 @@ class StemModel:
         return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
 
     def _overhead(self, table: ConfigTable, s_row: Index) -> Array:
-        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part."""
+        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part, but
+        where a graph of the device's update launches all; the host's own update has none."""
         host, shards = self.model.problem.stack.host, self.shards
         tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
-        launched = np.where(host.update_captured, 0.0, host.tensor_update * tensors)
+        captured = host.update_captured & ((table["offload"] & OFFLOAD_OPTIMIZER) == 0)
+        launched = np.where(captured, 0.0, host.tensor_update * tensors)
         return host.step_overhead + self.model.host.slowdown * launched
 
     def host_transfer(

@@ -50,6 +50,11 @@ def framework_of_stack(stack_framework: str) -> Framework | None:
     return None
 
 
+def written_stacks() -> tuple[str, ...]:
+    """Frameworks, as stacks name them, whose launch files planner writes."""
+    return tuple(name for framework in _FRAMEWORKS for name in framework.stacks)
+
+
 def explicit_splits(stack_framework: str) -> bool:
     """Can the framework that runs a stack's configurations be told how many layers each pipeline stage holds?"""
     found = framework_of_stack(stack_framework)

@@ -270,8 +270,8 @@ def launch_of(
         chunks=chunk_layers(
             model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
         ),
-        expected=_expected(choice, subject.stack.name),
-        stack=stack or _stack(subject.stack.name, model),
+        expected=_expected(choice),
+        stack=stack or _stack(choice.stack, model),
         domain=subject.cluster.scale_up_domain,
         torus=torus,
     )
@@ -285,7 +285,7 @@ def _stack(name: str, model: ModelSpec) -> Stack:
     return with_wide_heads(load_stack(name), model)
 
 
-def _expected(choice: Choice, stack: str) -> Expected:
+def _expected(choice: Choice) -> Expected:
     return Expected(
         choice.step_time,
         choice.step_time_low,
@@ -294,7 +294,7 @@ def _expected(choice: Choice, stack: str) -> Expected:
         choice.memory.peak,
         choice.memory.logged,
         choice.memory.limit,
-        stack,
+        choice.stack,
     )
 
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.any_split import least_of_any_layout
 from planner.cost.bounds import LateAxes
 from planner.cost.model import CostModel
+from planner.solve.leaves import costed_leaves
 from planner.space.enumerate import Enumeration, Space
 from planner.spec.config import Schedule
 
 BOUND_STEMS = 262144  # bounded at a time
+HOSTED_REACH = 4.0  # times the slowest bound without the host, up to which the host's work is counted
 FIRST_CUTS, MOST_CUTS = 128, 8192  # dealt at a time; blocks double
 # schedules that hold min(m, p - r) micro-batches or more on rank r
 _QUEUED = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2)
@@ -35,15 +38,43 @@ class Bounds:
     memory: Array
 
 
+class LeafCosts:
+    """What is known of the leaves of a block of stems, so that each is costed once, whoever asks."""
+
+    def __init__(self, model: CostModel, block: Enumeration) -> None:
+        self.model, self.block = model, block
+        ends = np.cumsum(block.counts)
+        self._first = ends - block.counts
+        # what a leaf takes at least, by the cost model's equations [s], and its device memory [bytes]
+        self.least, self.time, self.memory = np.full((3, int(ends[-1]) if len(ends) else 0), np.nan)
+
+    def of(self, stems: Index, leaf: Index, places: Index) -> tuple[Array, Array, Array]:
+        """`least`, `time`, `memory` of leaves: of each its stem (`leaf` indexes `stems`, ascending) and its place."""
+        named = self._first[stems[leaf]] + places
+        new = np.flatnonzero(np.isnan(self.memory[named]))
+        if len(new):
+            ways, stem = self.block.recomputed(stems[leaf[new]], places[new]), self.block.stems.take(stems)
+            for rows, cost in costed_leaves(self.model, stem, leaf[new], ways, least=True):
+                at = named[new[rows]]
+                self.least[at], self.time[at], self.memory[at] = cost.least, cost.step_time, cost.device_memory
+        return self.least[named], self.time[named], self.memory[named]
+
+    def counts(self, fits: float) -> tuple[int, int]:
+        """How many are known, and how many of them need more than `fits` [bytes]."""
+        known = ~np.isnan(self.memory)
+        return int(known.sum()), int((self.memory[known] > fits).sum())
+
+
 @dataclass(frozen=True)
 class Dealt:
     """A block of stems, numbered over all blocks from `start` on; `bounds`: what no leaf of a stem beats under the
-    stack's own split; `least`: nor any layout of its layers (the bounds of its cut)."""
+    stack's own split; `least`: nor any layout of its layers (the bounds of its cut); `costs`: of its leaves."""
 
     block: Enumeration
     start: int
     bounds: Bounds
     least: Bounds
+    costs: LeafCosts
 
 
 def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bounds:
@@ -54,7 +85,14 @@ def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bo
     time, possible = np.zeros(len(memory)), np.flatnonzero(memory <= limit)
     for start in range(0, len(possible), BOUND_STEMS):
         rows = possible[start : start + BOUND_STEMS]
-        time[rows] = model.lower_bound(space.stems.take(rows))
+        stems = space.stems.take(rows)
+        least = model.lower_bound(stems)
+        hosted = np.flatnonzero(stems["offload"])  # what the host does counts too
+        if len(hosted):
+            some = stems.take(hosted)
+            beside = least_of_any_layout(model, some, HOSTED_REACH * float(least[hosted].max()))
+            least[hosted] = np.maximum(least[hosted], beside)
+        time[rows] = least
     return Bounds(time, memory)
 
 
@@ -96,7 +134,7 @@ class Source:
             self.too_large = self.too_large[np.argsort(self.memory[self.too_large], kind="stable")]
         elif len(space.stems):
             bounds = bounds_of(model, space)
-            self.done.append(Dealt(space, 0, bounds, bounds))
+            self.done.append(Dealt(space, 0, bounds, bounds, LeafCosts(model, space)))
 
     @property
     def undealt(self) -> int:
@@ -157,4 +195,5 @@ class Source:
         block, cut = self.space.dealt(rows, counted)
         least = Bounds(self.time[rows][cut], self.memory[rows][cut])
         start, self.stems = self.stems, self.stems + len(block.stems)
-        return Dealt(block, start, bounds_of(self.model, block, limit), least)
+        bounds = bounds_of(self.model, block, limit)
+        return Dealt(block, start, bounds, least, LeafCosts(self.model, block))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from planner.cost.model import CostModel
 from planner.solve.dealing import Dealt, Source
 from planner.solve.kept import Front
-from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest, places_behind_first
+from planner.solve.leaves import HostRoom, first_is_fastest, places_behind_first
 from planner.space.enumerate import Enumeration, Space
 from planner.spec.config import ConfigTable
 
@@ -88,9 +88,9 @@ class _Builder:
 
     def fill(self, dealt: Dealt) -> bool:
         """Every point that a block adds; False where it was stopped."""
-        self.space, self.start = dealt.block, dealt.start
+        self.space, self.start, self.costs = dealt.block, dealt.start, dealt.costs
         self.counts, self.hosts = self.space.counts, HostRoom(self.model, self.space.stems)
-        fastest = first_is_fastest(self.model, self.space.choices)
+        fastest = first_is_fastest(self.model, self.space)
         smallest = np.array([not choices.modules.any() for choices in self.space.choices], dtype=np.bool_)
         memory = np.maximum(dealt.bounds.memory, dealt.least.memory)
         time = np.maximum(dealt.bounds.time, dealt.least.time)
@@ -105,7 +105,7 @@ class _Builder:
             kind, leaf = self.space.kind[wave], np.arange(len(wave))
             fast, _ = self._look(wave, leaf, np.zeros(len(wave), dtype=np.intp))
             _, small = self._look(wave, leaf, self.counts[wave] - 1)
-            fast = np.where(fastest[kind], fast, time[wave])
+            fast = np.where(fastest[wave], fast, time[wave])
             small = np.where(smallest[kind], small, memory[wave])
             more = (self.counts[wave] > 2) & (small <= self.limit)
             waiting.append((wave[more], fast[more], small[more]))
@@ -130,15 +130,10 @@ class _Builder:
 
     def _look(self, stems: Index, leaf: Index, places: Index) -> tuple[Array, Array]:
         """Cost leaves (`leaf` indexes `stems`, ascending), offer those that fit; their times and memory."""
-        time, memory, ways = (
-            np.empty(len(leaf)),
-            np.empty(len(leaf)),
-            self.space.recomputed(stems[leaf], places),
-        )
-        for rows, cost in costed_leaves(self.model, self.space.stems.take(stems), leaf, ways):
-            time[rows], memory[rows] = cost.step_time, cost.device_memory
+        _, time, memory = self.costs.of(stems, leaf, places)
         good = np.flatnonzero((memory <= self.limit) & (self.front.least(time) > memory))
-        good = good[self.hosts.holds(stems[leaf[good]], ways.take(good))]
+        ways = self.space.recomputed(stems[leaf[good]], places[good])
+        good = good[self.hosts.holds(stems[leaf[good]], ways)]
         columns = (time[good], memory[good], self.start + stems[leaf[good]], places[good])
         self.front.offer(np.stack([np.asarray(column, dtype=float) for column in columns], axis=1))
         return time, memory

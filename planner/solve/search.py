@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.cost.table import CostTable
 from planner.solve.dealing import Dealt, Source
 from planner.solve.kept import Fastest, Front, Kept
-from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest, places_behind_first
+from planner.solve.leaves import HostRoom, first_is_fastest, places_behind_first
 from planner.space.enumerate import Enumeration, Space
 from planner.spec.config import ConfigTable
 
@@ -72,17 +71,19 @@ class _Looker:
     def __init__(self, model: CostModel, limit: float, top: int, front: Front | None, cutoff: float) -> None:
         self.model, self.limit, self.front, self.cutoff = model, limit, front, cutoff
         self.best = Fastest(top)
-        self.legal = self.costed = self.too_large = self.by_memory = 0
+        self.legal = self.costed = self.too_large = self.hosted_out = self.by_memory = 0
         self.least, self.smallest = (np.inf, np.inf), ConfigTable.of([])  # memory, time
 
     def begin(self, dealt: Dealt) -> None:
         """Turn to a block."""
-        self.space, self.bound, self.start = dealt.block, dealt.bounds.time, dealt.start
+        self.space, self.bound, self.start, self.costs = dealt.block, dealt.bounds.time, dealt.start, dealt.costs
         self.counts, self.hosts = self.space.counts, HostRoom(self.model, self.space.stems)
-        self.ordered = first_is_fastest(self.model, self.space.choices)
+        self.ordered = first_is_fastest(self.model, self.space)
 
     def end(self) -> None:
-        """Write down what is kept of it."""
+        """Count what is known of it, and write down what is kept."""
+        known, too_large = self.costs.counts(self.limit)
+        self.costed, self.too_large = self.costed + known, self.too_large + too_large
         for kept in filter(None, (self.best, self.front)):
             kept.write_down(self.space, self.start)
 
@@ -93,11 +94,10 @@ class _Looker:
 
     def first_leaves(self, stems: Index) -> tuple[Index, Array]:
         """Cost each stem's first leaf: those of which another may be better, and the times these cannot beat."""
-        kind = self.space.kind[stems]
         none = np.zeros(len(stems), dtype=np.intp)
         time, fits = self._look(stems, np.arange(len(stems)), none)
-        waiting = (self.counts[stems] > 1) & ~(fits & self.ordered[kind])
-        time = np.where(self.ordered[kind], time, self.bound[stems])
+        waiting = (self.counts[stems] > 1) & ~(fits & self.ordered[stems])
+        time = np.where(self.ordered[stems], time, self.bound[stems])
         return stems[waiting], time[waiting]
 
     def other_leaves(self, stems: Index) -> None:
@@ -106,36 +106,32 @@ class _Looker:
 
     def _look(self, stems: Index, leaf: Index, places: Index) -> tuple[Array, NDArray[np.bool_]]:
         """Step time of the leaves (`leaf` indexes `stems`, ascending) and whether they fit."""
-        time, fits = np.empty(len(leaf)), np.empty(len(leaf), dtype=np.bool_)
-        named, ways = stems[leaf], self.space.recomputed(stems[leaf], places)
-        for rows, cost in costed_leaves(self.model, self.space.stems.take(stems), leaf, ways, least=True):
-            assert cost.least is not None, "it was asked for"
-            good = cost.device_memory <= self.limit
-            fitting = np.flatnonzero(good)
-            good[fitting] = self.hosts.holds(named[rows][fitting], ways.take(rows).take(fitting))
-            time[rows], fits[rows] = cost.least, good
-            self._note_smallest(named[rows], places[rows], cost)
-            chosen = np.flatnonzero(good & (cost.least <= self.threshold))
-            self._offer(self.best, cost.least, cost, named[rows], places[rows], chosen)
-            if self.front is not None:
-                better = np.flatnonzero(good & (self.front.least(cost.step_time) > cost.device_memory))
-                self._offer(self.front, cost.step_time, cost, named[rows], places[rows], better)
-        self.costed += len(leaf)
-        self.too_large += int((~fits).sum())
-        return time, fits
+        least, time, memory = self.costs.of(stems, leaf, places)
+        named, fits = stems[leaf], memory <= self.limit
+        fitting = np.flatnonzero(fits)
+        ways = self.space.recomputed(named[fitting], places[fitting])
+        fits[fitting] = self.hosts.holds(named[fitting], ways)
+        if len(leaf):
+            self._note_smallest(named, places, least, memory)
+        chosen = np.flatnonzero(fits & (least <= self.threshold))
+        self._offer(self.best, least, memory, named, places, chosen)
+        if self.front is not None:
+            better = np.flatnonzero(fits & (self.front.least(time) > memory))
+            self._offer(self.front, time, memory, named, places, better)
+        self.hosted_out += int((memory[~fits] <= self.limit).sum())
+        return least, fits
 
     def _offer(
-        self, kept: Kept, time: Array, cost: CostTable, stems: Index, places: Index, chosen: Index
+        self, kept: Kept, time: Array, memory: Array, stems: Index, places: Index, chosen: Index
     ) -> None:
         if len(chosen):
-            columns = time[chosen], cost.device_memory[chosen], self.start + stems[chosen], places[chosen]
+            columns = time[chosen], memory[chosen], self.start + stems[chosen], places[chosen]
             kept.offer(np.stack([column.astype(float) for column in columns], axis=1))
 
-    def _note_smallest(self, stems: Index, places: Index, cost: CostTable) -> None:
-        assert cost.least is not None, "it was asked for"
-        small = np.flatnonzero(cost.device_memory == cost.device_memory.min())
-        one = int(small[cost.least[small].argmin()])
-        found = float(cost.device_memory[one]), float(cost.least[one])
+    def _note_smallest(self, stems: Index, places: Index, least: Array, memory: Array) -> None:
+        small = np.flatnonzero(memory == memory.min())
+        one = int(small[least[small].argmin()])
+        found = float(memory[one]), float(least[one])
         if found < self.least:
             self.least, self.smallest = found, self.space.leaves(stems[[one]], places[[one]])
 
@@ -170,8 +166,9 @@ def search(
     if name_smallest and not len(looker.best.rows) and np.isinf(unseen):
         unseen = _name_smallest(looker, source, stopped)
     behind = looker.legal - looker.costed - looker.by_memory
+    too_large = looker.too_large + looker.hosted_out
     return SearchResult(
-        looker.best.table, looker.costed, looker.by_memory, behind, looker.too_large, looker.smallest, unseen,
+        looker.best.table, looker.costed, looker.by_memory, behind, too_large, looker.smallest, unseen,
         legal=looker.legal, undealt=source.undealt, undealt_by_memory=source.undealt_by_memory,
     )  # fmt: skip
 
@@ -202,7 +199,7 @@ def _name_smallest(looker: _Looker, source: Source, stopped: Callable[[], bool])
         if fresh:
             looker.legal += len(dealt.block)
             looker.by_memory += len(dealt.block)
-        before = looker.costed
+        before, larger = dealt.costs.counts(looker.limit)
         order = np.argsort(memory[others], kind="stable")
         others, start, size = others[order], 0, PROBE_STEMS
         while start < len(others) and memory[others[start]] < looker.least[0]:
@@ -212,7 +209,9 @@ def _name_smallest(looker: _Looker, source: Source, stopped: Callable[[], bool])
             looker.first_leaves(wave)
             looker.other_leaves(wave)
             start, size = start + size, min(2 * size, PROBES_LARGEST)
-        looker.by_memory -= looker.costed - before
+        known, too_large = dealt.costs.counts(looker.limit)
+        looker.costed, looker.too_large = looker.costed + known - before, looker.too_large + too_large - larger
+        looker.by_memory -= known - before
     return np.inf
 
 

@@ -1,7 +1,7 @@
 """Which configurations are there, and which of them are legal?
 
 The space is the product of these axes; every value is a whole number, not only powers of two:
-  tp, cp, pp       divisors of the device count (pp 1 where pipelines need a program of one's own); dp follows from them
+  tp, cp, pp       divisors of the device count; dp follows from them
   sp               off, and on where tp > 1
   ep               divisors of the number of experts; etp divisors of tp
   vpp              1 .. (layers + 2) / pp: embedding and loss can fill a chunk
@@ -10,7 +10,8 @@ The space is the product of these axes; every value is a whole number, not only 
   zero             0 .. 3
   hsdp             0: all of dp x cp ranks share a shard; where weights are sharded, divisors of that for groups
   cp_kind          with cp every exchange that the framework knows
-  cuda_graph_impl  none, and the one that the framework captures by itself; others and modules if asked for
+  offload          what the stack can keep in CPU memory
+  cuda_graph_impl  none, and what the stack can capture: whole layers, or all modules of a fixed shape
   recompute        none; the stack's own selection, and every list of modules that it recomputes one by one (without
                    attention that keeps no scores); full with vpp, 2 vpp .. layers / pp layers of each stage
 A configuration is a stem (everything but what it recomputes) and a leaf (that): stems are held as columns, leaves are
@@ -149,12 +150,12 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
 )
 
 
-def _degree_grid(problem: Problem, restrict: Restriction) -> dict[str, IntColumn]:
+def _degree_grid(problem: Problem, restrict: Restriction, pipelines: bool = True) -> dict[str, IntColumn]:
     """All (tp, cp, pp) of divisors or given values, with the dp that follows (rounded down), and the ranks that may
     share a shard."""
     devices = problem.cluster.num_devices
     free = {"tp": divisors(devices), "cp": divisors(devices), "pp": divisors(devices)}
-    if not problem.stack.limits.pipelines_tried:
+    if not pipelines:
         free["pp"] = (1,)
     axes = [restrict.get(axis, values) for axis, values in free.items()]
     tp, cp, pp = (grid.reshape(-1) for grid in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes)))
@@ -299,13 +300,15 @@ class Space:
     candidates of the whole product, legal or not.
     """
 
-    def __init__(self, problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None) -> None:
-        """Raises `InputError` if `restrict` names an unknown axis or an impossible value."""
+    def __init__(
+        self, problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None, without: Sequence[str] = ()
+    ) -> None:
+        """Raises `InputError` if `restrict` names an unknown axis or an impossible value. `without`: as of `Axes`."""
         restrict = restrict or {}
         check_restriction(restrict)
-        self.problem, self.axes, self._rules = problem, Axes(problem, restrict), rules
+        self.problem, self.axes, self._rules = problem, Axes(problem, restrict, without), rules
         self._sieve = _Filter(problem, rules)
-        columns = _degree_grid(problem, restrict)
+        columns = _degree_grid(problem, restrict, self.axes.pipelines)
         self.total = int(_sizes(columns, self.axes, 0).sum())
         columns = self._sieve.apply(columns, lambda rows: _sizes(rows, self.axes, 0))
         columns = _grow(columns, self.axes, self._sieve, range(LATE_STEP))
@@ -357,13 +360,13 @@ class Space:
 
 
 def enumerate_configs(
-    problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None
+    problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None, without: Sequence[str] = ()
 ) -> Enumeration:
     """Every legal configuration of the space, restricted to the given values of some axes.
 
     Raises `InputError` if `restrict` names an unknown axis or an impossible value.
     """
-    space = Space(problem, rules, restrict)
+    space = Space(problem, rules, restrict, without)
     blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, max(len(space), 1), BLOCK_ROWS)]
     whole = Enumeration.joined([space.legal(block) for block in blocks])
     return replace(whole, total=space.total, removed=space.removed)

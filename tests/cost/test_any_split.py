@@ -40,16 +40,16 @@ def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
         pytest.skip("nothing is legal")
     told = explicit_splits(subject.stack.framework)
     most = float(evaluate_exactly(model, some).step_time.max())
-    bound = least_of_any_layout(model, some, most)
+    least = least_of_any_layout(model, some, most)
     for row in range(len(some)):
         one = some.take(np.array([row]))
         own = evaluate_exactly(model, one)
-        limits = [own]
+        costed, layers = [own], subject.model.num_layers
         chunks = int(one["pp"][0] * one["vpp"][0])
-        for layers in layouts(subject.model.num_layers, chunks, chance) if chunks > 1 and told else ():
-            limits.append(evaluate_exactly(model.with_split(layers), one))
-        for cost in limits:
-            assert bound[row] <= cost.step_time[0]
+        for layout in layouts(layers, chunks, chance) if chunks > 1 and told else ():
+            costed.append(evaluate_exactly(model.with_split(layout), one))
+        for cost in costed:
+            assert least[row] <= cost.step_time[0]
             assert may_fit(model, one, float(cost.device_memory[0]))[0]
 
 
@@ -60,8 +60,6 @@ def test_the_bound_is_near_where_layers_divide_evenly() -> None:
     table = space.table()
     assert not np.isin(table["schedule"], FOLDED_SCHEDULES).any()
     time = evaluate_exactly(model, table).step_time
-    ratio = least_of_any_layout(model, table, float(time.max())) / time
-    plain = table["vpp"] == 1
-    assert np.median(ratio[plain]) > 0.9
-    assert np.median(ratio[~plain]) > 0.85
+    least = least_of_any_layout(model, table, float(time.max()))
+    assert np.median(least / time) > 0.9
     assert len(least_of_any_layout(model, ConfigTable.of([]), 1.0)) == 0
