@@ -41,6 +41,12 @@ class StageTimes:
     def cases(self) -> int:
         return int(self.forward.shape[0])
 
+    def of(self, cases: NDArray[np.intp]) -> StageTimes:
+        """Some of the cases."""
+        pairs = None if self.overlapped is None else self.overlapped[cases]
+        every = (self.forward, self.input_gradient, self.weight_gradient, self.hop)
+        return StageTimes(*(times[cases] for times in every), pairs)
+
 
 def stage_times(
     stages: int,

@@ -21,8 +21,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.solve.open import Open, like
 from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
-from planner.solve.splits.bound import LayerCosts, quick_bound
-from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solvable, solve_split
+from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solve_split
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rule import Problem
@@ -96,7 +95,7 @@ class _Contest:
 
     def add(self, config: ParallelConfig, own: float, bound: float) -> None:
         """A configuration that takes `own` under the stack's split, infinity where that is not known."""
-        self.entries.append(_Entry(config, own, config, own, bound, not solvable(config)))
+        self.entries.append(_Entry(config, own, config, own, bound, config.pp == 1))
         self.best = min(self.best, own)
 
     def is_open(self, entry: _Entry) -> bool:
@@ -104,18 +103,14 @@ class _Contest:
         return not entry.done and entry.bound < self.best * (1 - TOLERANCE)
 
     def begin(self, entry: _Entry) -> None:
-        """Try simple splits and bound the others, by what memory leaves too."""
+        """Cost the stack's own split and bound the others."""
         # fewer recomputed layers than the stack's own split needs are for a split that can be told
         config = entry.config
         counts = self.choices(config) if self.explicit else (config.recompute_layers,)
-        costs = LayerCosts(self.model, config)
-        bound = quick_bound(self.model, config, min(self.best, entry.own), costs=costs)
-        entry.bound = max(entry.bound, min(bound, self.best))
-        if self.is_open(entry):
-            entry.search = SplitSearch(
-                self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator, costs=costs
-            )
-            self._note(entry)
+        entry.search = SplitSearch(
+            self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator
+        )
+        self._note(entry)
 
     def advance(self, entry: _Entry, effort: float, first: bool) -> float:
         """Go on with a begun one; the effort spent. `first`: the fastest of the list, whose best split is shown."""
@@ -165,7 +160,7 @@ def solve_splits(
     own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
     contest = _Contest(model, simulator, limit, explicit, choices)
     for time, row in zip(own, rows, strict=True):
-        contest.add(row, time, 0.0 if solvable(row) else time)
+        contest.add(row, time, 0.0 if row.pp > 1 else time)
     finalists = list(contest.entries)
     for entry in finalists:
         if contest.is_open(entry) and not stopped():
@@ -284,7 +279,7 @@ def _without_graphs(config: ParallelConfig) -> ParallelConfig:
 
 def _differing(model: CostModel, config: ParallelConfig, limit: float, best: float) -> SplitResult | None:
     """The fastest split of a configuration if every rank could recompute a number of layers of its own."""
-    if not config.recompute_layers or not solvable(config):
+    if not config.recompute_layers or config.pp == 1:
         return None
     counts = range(-(-model.problem.model.num_layers // config.pp) + 1)
     found = solve_split(model, config, limit, best, DIFFERING_EFFORT, counts, per_stage=True)
