@@ -96,7 +96,9 @@ def _of_stack(request: Request, plan_of: PlanOf) -> Plan:
     by_time = Objective(request.objective) is Objective.STEP_TIME
     posed, screened, planned = [base], list[Screened](), list[_Planned]()
     if len(tried) > 1 or options[0] != request.options:
-        posed = [base if some == request.options else pose(replace(request, options=some)) for some in options]
+        posed = [
+            base if some == request.options else pose(replace(request, options=some)) for some in options
+        ]
     if len(posed) > 1 and by_time:
         for one in posed:
             screened.append(one.fastest(watch.stopped))
@@ -128,7 +130,9 @@ def _told(
     names = {one.problem.stack.name: plan for one, plan in zip((best, *others), plans, strict=True)}
     plan = _with_screened(_merged(plans[0], plans[1:], request), (best, *others), screened)
     if plan.found and Objective(request.objective) is Objective.STEP_TIME:
-        times = {one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)}
+        times = {
+            one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)
+        }
         times |= {name: one.choices[0].step_time for name, one in names.items() if one.found}
         plan = _with_turned_on(plan, base, times, screened)
     tried = [one.posed.problem.stack.name for one in screened] or list(names)
@@ -168,7 +172,9 @@ def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[S
             removed[rule.rule] = removed.get(rule.rule, 0) + rule.candidates
     ordered = sorted(removed.items(), key=lambda item: -item[1])
     candidates, costed = certificate.candidates + added["candidates"], certificate.costed + added["costed"]
-    by_memory = certificate.by_memory + sum(f.by_memory + f.too_large + f.undealt_by_memory for _, f in spaces)
+    by_memory = certificate.by_memory + sum(
+        f.by_memory + f.too_large + f.undealt_by_memory for _, f in spaces
+    )
     by_bound = certificate.by_bound + sum(found.behind + found.undealt for _, found in spaces)
     fit = costed - plan.search.too_large - added["too_large"]
     proven: dict[str, float | None] = {

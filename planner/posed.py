@@ -58,7 +58,9 @@ class Posed:
             found = search(self.model, self.source, self.room.most, 1, stopped=stopped, name_smallest=False)
         if not len(found.best):
             return Screened(self, found, np.inf)
-        return Screened(self, found, float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0]))
+        return Screened(
+            self, found, float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
+        )
 
     def outside(self, best: float) -> Outside:
         """Configurations that may take less than `best` [s] under a layout of their own, which nobody looked at."""

@@ -48,7 +48,9 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Ar
         return np.zeros(0)
     classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
     work = _Work(model, table, level, most)
-    plain = {axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))}
+    plain = {
+        axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))
+    }
     pipelines = pipeline_level(model.layers, ConfigTable({**table.columns, **plain}), level, classes)
     hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
     rest = _Rest(model, table, classes, level, pipelines)
@@ -68,9 +70,7 @@ class _Work:
 
     def __init__(self, model: CostModel, table: ConfigTable, level: Layers, most: float) -> None:
         layers, rows, spec = layers_by_kind(model), level.of_row, model.problem.model
-        self.p, self.v, self.m = (
-            table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches")
-        )
+        self.p, self.v, self.m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
         self.schedule, self.layers = table["schedule"], layers
         paired = np.isin(self.schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
         of_layer = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
@@ -98,7 +98,9 @@ class _Work:
         rows = np.flatnonzero((self.v == 1) & (self.p > 1) & (self.schedule != Schedule.DUALPIPE))
         if len(set(kind_of)) < 2 or not len(rows):
             return
-        keys = np.concatenate([self.of_layer[:, rows], [self.ends[0][rows], self.ends[1][rows], self.p[rows]]])
+        keys = np.concatenate(
+            [self.of_layer[:, rows], [self.ends[0][rows], self.ends[1][rows], self.p[rows]]]
+        )
         _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         at = rows[first]
         before = np.cumsum(self.of_layer[:, at][list(kind_of)], axis=0).T
@@ -107,10 +109,14 @@ class _Work:
         for _ in range(HALVINGS):
             middle, done = (low + high) / 2, np.zeros(len(at))
             for rank in range(int(p.max())):
-                outside = np.where(rank == 0, self.ends[0][at], 0.0) + np.where(rank == p - 1, self.ends[1][at], 0.0)
+                outside = np.where(rank == 0, self.ends[0][at], 0.0) + np.where(
+                    rank == p - 1, self.ends[1][at], 0.0
+                )
                 reach = done + np.where(rank < p, middle - outside, 0.0)
                 held = (before <= reach[:, None] * (1 + 1e-12)).sum(axis=1) - 1
-                done = np.maximum(done, np.take_along_axis(before, np.maximum(held, 0)[:, None], axis=1)[:, 0])
+                done = np.maximum(
+                    done, np.take_along_axis(before, np.maximum(held, 0)[:, None], axis=1)[:, 0]
+                )
             fits = done >= before[:, -1] * (1 - 1e-12)
             low, high = np.where(fits, low, middle), np.where(fits, middle, high)
         self.slowest[rows] = np.maximum(self.slowest[rows], low[inverse.ravel()])
@@ -207,7 +213,9 @@ def may_fit(model: CostModel, table: ConfigTable, limit: float) -> NDArray[np.bo
         left = free - np.where(rank == 0, ends[0], 0.0) - np.where(rank == p - 1, ends[1], 0.0)
         cheap, full = states + again * flight, states + kept * flight
         held = np.minimum(left / np.maximum(cheap, 1.0), first)
-        beyond = np.where(np.isfinite(first), np.maximum(left - first * cheap, 0.0) / np.maximum(full, 1.0), 0.0)
+        beyond = np.where(
+            np.isfinite(first), np.maximum(left - first * cheap, 0.0) / np.maximum(full, 1.0), 0.0
+        )
         room += np.where(rank < p, np.maximum(held + beyond, 0.0), 0.0)
     return room >= count * (1 - 1e-9)
 

@@ -26,9 +26,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RankContents:
-    """`rank` (W,): of every one; `layers`, `recomputed` (W, K): layers of each kind, prediction modules left out, and of
-    them those that are recomputed. `chunks` (W): kinds of the layers of each of several chunks, in pipeline order, of
-    which each recomputes its `first` (W,); both empty where ranks hold one chunk."""
+    """`rank` (W,): of every one; `layers`, `recomputed` (W, K): layers of each kind, prediction modules left out, and
+    of them those that are recomputed. `chunks` (W): kinds of the layers of each of several chunks, in pipeline order,
+    of which each recomputes its `first` (W,); both empty where ranks hold one chunk."""
 
     rank: NDArray[np.int64]
     layers: Array
@@ -38,12 +38,12 @@ class RankContents:
 
 
 def least_rank_bytes(model: CostModel, config: ParallelConfig, contents: RankContents) -> Array:
-    """Device memory that ranks of an interleaved pipeline need at least with some layers, whichever chunks these lie in:
-    as if all lay where fewest micro-batches are in flight, at every moment of a step (W,) [bytes]."""
+    """Device memory that ranks of an interleaved pipeline need at least with some layers, whichever chunks these lie
+    in: as if all lay where fewest micro-batches are in flight, at every moment of a step (W,) [bytes]."""
     p, v, m = config.pp, config.vpp, config.num_microbatches
     behind = np.array(model.problem.model.last_stage_layers, dtype=np.float64)
     kept = np.concatenate([contents.layers - contents.recomputed, contents.recomputed], axis=1)
-    peaks, losses = [], []
+    peaks, losses = list[Array](), list[Array]()
     for rank, layers in zip(contents.rank.tolist(), kept, strict=True):
         last, whole = rank == p - 1, float(np.asarray(in_flight(rank, p, v, m)))
         for found, held in zip((peaks, losses), interleaved_moments(p, v, m, rank), strict=True):

@@ -7,6 +7,7 @@ what of a collective stays exposed.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,10 +92,8 @@ class Shards:
 
     def take(self, rows: Index) -> Shards:
         """Some of the shardings, in an order of their own, each for a row of its own."""
-        taken = {
-            field.name: (
-                tuple(part[rows] for part in value) if isinstance(value, tuple) else value[rows]
-            )
+        taken: dict[str, Any] = {
+            field.name: (tuple(part[rows] for part in value) if isinstance(value, tuple) else value[rows])
             for field in fields(self)
             if (value := getattr(self, field.name)) is not None and field.name not in ("of_row", "fetches")
         }
@@ -360,7 +359,9 @@ class ShardModel:
             count = classes.count[stage]
             sizes = (shards.adapters[same] * count).sum(axis=1) / count.sum(axis=1), np.zeros(number)
         copies, units = classes.copies[stage], mean_units(classes, stage)
-        scatter, reduce, gather, share, buckets = self._collectives(keys, copies, sizes, gathered, again, units)
+        scatter, reduce, gather, share, buckets = self._collectives(
+            keys, copies, sizes, gathered, again, units
+        )
         return replace(
             shards.take(same), most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce,
             gather=gather, again=share, buckets=buckets,

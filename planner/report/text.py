@@ -127,7 +127,9 @@ def plan_document(plan: Plan) -> RenderableType:
 def _stacks(plan: Plan) -> RenderableType:
     """The stacks that were searched, the fastest first."""
     standings = plan.search.stacks
-    table = _numbered(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), 1, None)
+    table = _numbered(
+        ("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), 1, None
+    )
     said = options_text.lead_sentence(standings)
     return section("Stacks", table, *([prose(said)] if said else []))
 

@@ -24,15 +24,16 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, SAVED = range(4)  # parts of a path
 class CriticalPaths:
     """How often passes lie on the longest path.
 
-    `passes` (4, cases, stages): forward passes, input gradients, weight gradients, of which a whole backward pass is one
-    of each, and what an overlapped pair saves of the sum of its two passes, half of it on the stage of either, as less
-    than none. `hops` (cases, stages - 1): messages across each boundary.
-    """
+    `passes` (4, cases, stages): forward passes, input gradients, weight gradients, of which a whole backward pass is
+    one of each, and what an overlapped pair saves of the sum of its two passes, half of it on the stage of either, as
+    less than none. `hops` (cases, stages - 1): messages across each boundary."""
 
     passes: Floats
     hops: Floats
 
-    def lengths(self, forward: Floats, backward: Floats, weight: Floats, hops: Floats, saved: Floats) -> Floats:
+    def lengths(
+        self, forward: Floats, backward: Floats, weight: Floats, hops: Floats, saved: Floats
+    ) -> Floats:
         """Lengths (cases,) for times of every case, of a pair as long as its passes without what it saves (cases,
         stages) [s]."""
         passes = np.stack([forward, backward, weight, saved])

@@ -44,8 +44,10 @@ class StageTimes:
     def of(self, cases: NDArray[np.intp]) -> StageTimes:
         """Some of the cases."""
         pairs = None if self.overlapped is None else self.overlapped[cases]
-        every = (self.forward, self.input_gradient, self.weight_gradient, self.hop)
-        return StageTimes(*(times[cases] for times in every), pairs)
+        forward, ahead, weight, hop = (
+            times[cases] for times in (self.forward, self.input_gradient, self.weight_gradient, self.hop)
+        )
+        return StageTimes(forward, ahead, weight, hop, pairs)
 
 
 def stage_times(

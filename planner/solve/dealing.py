@@ -56,7 +56,11 @@ class LeafCosts:
             ways, stem = self.block.recomputed(stems[leaf[new]], places[new]), self.block.stems.take(stems)
             for rows, cost in costed_leaves(self.model, stem, leaf[new], ways, least=True):
                 at = named[new[rows]]
-                self.least[at], self.time[at], self.memory[at] = cost.least, cost.step_time, cost.device_memory
+                self.least[at], self.time[at], self.memory[at] = (
+                    cost.least,
+                    cost.step_time,
+                    cost.device_memory,
+                )
         return self.least[named], self.time[named], self.memory[named]
 
     def counts(self, fits: float) -> tuple[int, int]:

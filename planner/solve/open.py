@@ -53,7 +53,10 @@ def open_configurations(model: CostModel, source: Source, limit: float, best: fl
         of_leaf = dealt.start + stems[np.repeat(np.arange(len(stems)), part.counts)]
         table = part.table()
         for start in range(0, len(table), ROWS_AT_A_TIME):
-            some, name = table.take(slice(start, start + ROWS_AT_A_TIME)), of_leaf[start : start + ROWS_AT_A_TIME]
+            some, name = (
+                table.take(slice(start, start + ROWS_AT_A_TIME)),
+                of_leaf[start : start + ROWS_AT_A_TIME],
+            )
             fits = np.flatnonzero(may_fit(model, some, limit))
             least = least_of_any_layout(model, some.take(fits), best)
             kept = least < best

@@ -76,7 +76,12 @@ class _Looker:
 
     def begin(self, dealt: Dealt) -> None:
         """Turn to a block."""
-        self.space, self.bound, self.start, self.costs = dealt.block, dealt.bounds.time, dealt.start, dealt.costs
+        self.space, self.bound, self.start, self.costs = (
+            dealt.block,
+            dealt.bounds.time,
+            dealt.start,
+            dealt.costs,
+        )
         self.counts, self.hosts = self.space.counts, HostRoom(self.model, self.space.stems)
         self.ordered = first_is_fastest(self.model, self.space)
 
@@ -210,7 +215,10 @@ def _name_smallest(looker: _Looker, source: Source, stopped: Callable[[], bool])
             looker.other_leaves(wave)
             start, size = start + size, min(2 * size, PROBES_LARGEST)
         known, too_large = dealt.costs.counts(looker.limit)
-        looker.costed, looker.too_large = looker.costed + known - before, looker.too_large + too_large - larger
+        looker.costed, looker.too_large = (
+            looker.costed + known - before,
+            looker.too_large + too_large - larger,
+        )
         looker.by_memory -= known - before
     return np.inf
 

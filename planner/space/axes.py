@@ -84,7 +84,9 @@ class Axes:
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
         self.own_modules, self.modules = stack_modules(problem), modules_tried(problem)
         self._recomputations: dict[tuple[int, int], Recomputations] = {}
-        graphs = limits.cuda_graphs_tried if is_left_out(OpenedAxis.CUDA_GRAPHS, without) else limits.cuda_graphs
+        graphs = (
+            limits.cuda_graphs_tried if is_left_out(OpenedAxis.CUDA_GRAPHS, without) else limits.cuda_graphs
+        )
         self.graphs = [int(CudaGraphs[name.upper()]) for name in graphs]
         self.captured = captured_modules_tried(problem) if len(graphs) > 1 else (0,)
         self.offloads = (0,) if is_left_out(OpenedAxis.OFFLOAD, without) else limits.offload
@@ -184,7 +186,12 @@ def captured_modules_tried(problem: Problem) -> tuple[int, ...]:
     if not any(layer.moe for layer in layers):
         return (0,)
     mixes = bool(problem.model.attentions or problem.model.delta_nets)
-    has = {"attn": mixes, "moe_router": True, "moe_preprocess": True, "mlp": any(layer.mlp for layer in layers)}
+    has = {
+        "attn": mixes,
+        "moe_router": True,
+        "moe_preprocess": True,
+        "mlp": any(layer.mlp for layer in layers),
+    }
     has["mamba"] = bool(problem.model.mambas)
     return 0, module_mask(name for name, present in has.items() if present)
 

@@ -301,7 +301,11 @@ class Space:
     """
 
     def __init__(
-        self, problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None, without: Sequence[str] = ()
+        self,
+        problem: Problem,
+        rules: Sequence[Rule],
+        restrict: Restriction | None = None,
+        without: Sequence[str] = (),
     ) -> None:
         """Raises `InputError` if `restrict` names an unknown axis or an impossible value. `without`: as of `Axes`."""
         restrict = restrict or {}

@@ -56,7 +56,9 @@ def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
 def test_the_bound_is_near_where_layers_divide_evenly() -> None:
     subject = with_stack("megatron-2026", 0)
     model = costs(subject)
-    space = enumerate_configs(subject, rules_for(subject.stack), {"pp": (2, 4), "zero": (1,), "recompute": (0,)})
+    space = enumerate_configs(
+        subject, rules_for(subject.stack), {"pp": (2, 4), "zero": (1,), "recompute": (0,)}
+    )
     table = space.table()
     assert not np.isin(table["schedule"], FOLDED_SCHEDULES).any()
     time = evaluate_exactly(model, table).step_time

@@ -147,7 +147,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         FILLED_CHUNKS, ("pp", "vpp"), _filled,
         "every stage but the first and the last must hold a layer; given stages of {split} layers",
-        "give every stage a layer", "torchtitan 0.2.2 components/optimizer.py OptimizersContainer: an optimizer for each "
+        "give every stage a layer",
+        "torchtitan 0.2.2 components/optimizer.py OptimizersContainer: an optimizer for each "
         "part of a model, which torch makes of no empty list",
         lambda p: {"split": ", ".join(map(str, p.stack.split)) if isinstance(p.stack.split, tuple) else ""},
     ),

@@ -17,8 +17,8 @@ from planner.solve.splits.dealt import Chunks, Dealt
 from planner.solve.splits.layers import Beside, LayerCosts
 from planner.solve.splits.many_chunks import Search, Simulated, even_splits
 from planner.solve.splits.one_chunk import OneChunk, Recomputing
-from planner.solve.splits.room import Room
 from planner.solve.splits.paths import Ways
+from planner.solve.splits.room import Room
 from planner.solve.splits.ways_bound import WaysBound, known_ways
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
@@ -97,11 +97,14 @@ class Layout:
         if costs.m * longest <= makespan or np.isinf(makespan):
             return longest
         least = max(costs.total / costs.p, 1e-9)
-        times = np.linspace(least, max(costs.subtotal(longest) / costs.m, makespan / costs.m, 1.01 * least), SLOWEST_TIMES)
+        most = max(costs.subtotal(longest) / costs.m, makespan / costs.m, 1.01 * least)
+        times = np.linspace(least, most, SLOWEST_TIMES)
         level = np.zeros(len(times), dtype=np.intp)
         deepest = np.full(len(times), costs.deepest(float(times[-1])))
         rest = Beside(costs, costs.lightest()[None]).seconds(level, times, deepest)
-        return min(costs.step_time(float((np.maximum(makespan, costs.m * times[:-1]) + rest[1:]).min())), longest)
+        return min(
+            costs.step_time(float((np.maximum(makespan, costs.m * times[:-1]) + rest[1:]).min())), longest
+        )
 
 
 class ClosedCase:
@@ -194,7 +197,9 @@ class SteppedCase:
             self.held = layout.room.most_layers(self.recomputing.stated, self.most_recomputed)
         if (self.held >= costs.layers).all():
             return EFFORT_OF_ROOM
-        makespan = np.inf if self.held.sum() < costs.layers else self.ways.least(costs.subtotal(longest) / costs.m, self.held)
+        makespan = np.inf
+        if self.held.sum() >= costs.layers:
+            makespan = self.ways.least(costs.subtotal(longest) / costs.m, self.held)
         self.bound = max(self.bound, layout.step_of(makespan, longest))
         return EFFORT_OF_ROOM + WAYS_BOUND
 

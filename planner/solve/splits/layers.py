@@ -68,7 +68,8 @@ class LayerCosts:
 
     @cached_property
     def mean_layer(self) -> Array:
-        """Seconds of the passes of a layer on average, as `Passes` tells them apart, but for full recomputation (4,)."""
+        """Seconds of the passes of a layer on average, as `Passes` tells them apart, but for full recomputation
+        (4,)."""
         forward, backward, _, weight = self.of_layer.mean(axis=1)
         return np.array([forward, backward - weight, weight, self.hidden.mean()])
 
@@ -116,21 +117,21 @@ class LayerCosts:
         return np.asarray(self._parameters[:, first + layers] - self._parameters[:, first])
 
     def heavy(self, rank: Index, held: Array, layers: Index) -> Array:
-        """What makes collectives of ranks long that hold `layers` with so many dense and expert parameters (2, n): all of
-        their parameters, and where some stay gathered between passes, those that do not, (n, 2) or (n, 4)."""
+        """What makes collectives of ranks long that hold `layers` with so many dense and expert parameters (2, n): all
+        of their parameters, and where some stay gathered between passes, those that do not, (n, 2) or (n, 4)."""
         every, stack = held + self._outer[:2, rank], self.model.problem.stack
         if stack.states.stays_gathered is StaysGathered.NOTHING:
             return every.T
         behind = sum(self.spec.last_stage_layers) * (rank == self.rank_of[-1])
         half = RECIPES[self.model.problem.job.precision].activation_bytes
-        sent = half * every[0], half * every[1]
-        stays = self.model.shards.staying_bytes(sent, *self._outer[2:, rank], (layers + behind).astype(float))
+        sent, (outer, head) = (half * every[0], half * every[1]), self._outer[2:, rank]
+        stays = self.model.shards.staying_bytes(sent, outer, head, (layers + behind).astype(float))
         again = np.maximum(every - np.array(stays) / half, 0.0)
         return np.concatenate([every, again]).T
 
     def lightest(self) -> Array:
-        """What, as `heavy` has it, the heaviest rank of any split has at least (2,) or (4,): the mean, what lies outside
-        the layers of one, or of the layers of a kind the mean, rounded up."""
+        """What, as `heavy` has it, the heaviest rank of any split has at least (2,) or (4,): the mean, what lies
+        outside the layers of one, or of the layers of a kind the mean, rounded up."""
         stays = self.model.problem.stack.states.stays_gathered is not StaysGathered.NOTHING
         every, largest = self._parameters[:, -1] + self._outer[:2].sum(axis=1), self._of_kind().max(axis=1)
         found = []

@@ -82,7 +82,11 @@ class Simulated:
         layers = splits @ self.on_rank
         held = costs.parameters(np.cumsum(splits, axis=1) - splits, splits) @ self.on_rank
         ranks = np.tile(np.arange(costs.p), len(splits))
-        heavy = costs.heavy(ranks, held.reshape(2, -1), layers.ravel()).reshape(len(splits), costs.p, -1).max(axis=1)
+        heavy = (
+            costs.heavy(ranks, held.reshape(2, -1), layers.ravel())
+            .reshape(len(splits), costs.p, -1)
+            .max(axis=1)
+        )
         some, row = np.unique(heavy, axis=0, return_inverse=True)
         deepest = np.maximum((layers + self.behind).max(axis=1), 1.0)
         return Beside(costs, some).seconds(row.ravel(), slowest, deepest)
@@ -192,8 +196,8 @@ def _after(split: Splits, source: NDArray[np.intp], target: NDArray[np.intp]) ->
 
 
 def even_splits(costs: LayerCosts) -> list[tuple[int, ...]]:
-    """As many layers in every chunk, one more in the first where they do not divide; and the same without a layer in the
-    first or in the last chunk, whose ends may be heavy."""
+    """As many layers in every chunk, one more in the first where they do not divide; and the same without a layer in
+    the first or in the last chunk, whose ends may be heavy."""
     chunks, found = len(costs.rank_of), []
     for first, last in ((0, 0), (1, 0), (0, 1), (1, 1)):
         inner = chunks - first - last

@@ -7,6 +7,7 @@ step takes beside its passes is known to `FINENESS`. Left out: schedules that ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Final
@@ -23,15 +24,16 @@ Index = NDArray[np.intp]
 
 FINENESS: Final = 2e-6  # of a step, to which what it takes beside its passes is told apart
 MOST_LABELS: Final = 600  # of one stage that are gone on with
-WIDENING: Final = (1.0003, 1.002, 1.01, 1.03, 1.1, 1.3)  # of the least makespan: up to there splits are looked for at a time
+# of the least makespan: up to there splits are looked for at a time
+WIDENING: Final = (1.0003, 1.002, 1.01, 1.03, 1.1, 1.3)
 CANDIDATES: Final = 8  # that are handed back at most
 BLOCK: Final = 256  # labels that are compared with others at a time
 
 
 @dataclass(frozen=True)
 class Recomputing:
-    """What ranks recompute: the configuration says `stated` layers, and chunks recompute their first `counts[0]`, or, if
-    there are more, the fewest of `counts` with which they fit."""
+    """What ranks recompute: the configuration says `stated` layers, and chunks recompute their first `counts[0]`, or,
+    if there are more, the fewest of `counts` with which they fit."""
 
     stated: int
     counts: tuple[int, ...]
@@ -95,7 +97,9 @@ class OneChunk:
         legal = first + count <= self.layers
         self.first, self.count = first[legal], count[legal]
         self.passes = {n: Passes(costs, n) for n in recomputing.counts}
-        least = self.passes[min(recomputing.counts)].of(self.first[self.first == 0], self.count[self.first == 0])
+        least = self.passes[min(recomputing.counts)].of(
+            self.first[self.first == 0], self.count[self.first == 0]
+        )
         again = len(recomputing.counts) == 1 and recomputing.counts[0] >= self.layers
         # work of the first layers, exact where all or none are recomputed, with the embedding and at the end the head
         work = least[:3].sum(axis=0) if again else self._plain()
@@ -132,7 +136,8 @@ class OneChunk:
     def _beside(self, slowest: float) -> float:
         """What a step takes beside its passes at least where no stage takes longer than `slowest` [s]."""
         beside = Beside(self.costs, self.heaviest[None])
-        return float(beside.seconds(np.zeros(1, dtype=np.intp), np.array([slowest]), np.array([self.costs.deepest(slowest)]))[0])
+        level, deepest = np.zeros(1, dtype=np.intp), np.array([self.costs.deepest(slowest)])
+        return float(beside.seconds(level, np.array([slowest]), deepest)[0])
 
     def _runs(self, stage: int, slowest: float) -> _Arcs:
         """All runs that a stage may hold which takes no longer than `slowest`, where memory is no matter."""
@@ -236,7 +241,9 @@ class OneChunk:
     def _fitting(self, stages: list[_Arcs]) -> list[_Arcs]:
         """Runs that fit, with as few of their layers recomputed as that needs."""
         stage = np.repeat(np.arange(self.p), [len(runs.first) for runs in stages])
-        left = _Arcs(*(np.concatenate(part) for part in zip(*(vars(runs).values() for runs in stages), strict=True)))
+        left = _Arcs(
+            *(np.concatenate(part) for part in zip(*(vars(runs).values() for runs in stages), strict=True))
+        )
         found, ranks = [], []
         for count in sorted(self.recomputing.counts):
             fits = self.room.runs_fit(stage, left.first, left.layers, self.recomputing.stated, count)
@@ -249,11 +256,13 @@ class OneChunk:
             found.append(replace(some, again=again, backward=times[1] + times[2], levels=beside))
             ranks.append(rank)
             left, stage = left.of(~fits), stage[~fits]
-        every = _Arcs(*(np.concatenate(part) for part in zip(*(vars(runs).values() for runs in found), strict=True)))
+        every = _Arcs(
+            *(np.concatenate(part) for part in zip(*(vars(runs).values() for runs in found), strict=True))
+        )
         of_stage = np.concatenate(ranks)
         order = np.lexsort((every.first, of_stage))
         edges = np.searchsorted(of_stage[order], np.arange(self.p + 1))
-        return [every.of(order[low:high]) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+        return [every.of(order[low:high]) for low, high in pairwise(edges)]
 
     def _none_placed(self) -> _Labels:
         """The only way to place nothing. Times of 1F1B, see `_grown`; of GPipe: work, longest passes."""
@@ -287,8 +296,12 @@ class OneChunk:
             xc = np.maximum(old[5] + f + b, x - work + c)
             time += [x, xa, xc, np.maximum(old[6], np.maximum(xc - work + a, xa - work + c))]
         here, mine = labels.levels[before], runs.levels[arc]
-        levels = np.concatenate([np.minimum(here[:, :2], mine[:, :2]), np.maximum(here[:, 2:], mine[:, 2:])], axis=1)
-        return _Labels(runs.first[arc] + runs.layers[arc], np.array(time).T.reshape(-1, len(time)), levels, before, arc)
+        levels = np.concatenate(
+            [np.minimum(here[:, :2], mine[:, :2]), np.maximum(here[:, 2:], mine[:, 2:])], axis=1
+        )
+        return _Labels(
+            runs.first[arc] + runs.layers[arc], np.array(time).T.reshape(-1, len(time)), levels, before, arc
+        )
 
     def _bounds(self, stage: int, labels: _Labels, after: Array) -> Array:
         """Makespans that no completion of splits over the stages up to one beats."""
@@ -320,7 +333,9 @@ class _Levels:
         every[:, 2:] = np.maximum(every[:, 2:], heaviest)
         ends = np.array([every.min(axis=0), every.max(axis=0)])
         number = every.shape[1]
-        corners = np.array([ends[list(corner), np.arange(number)] for corner in product((0, 1), repeat=number)])
+        corners = np.array(
+            [ends[list(corner), np.arange(number)] for corner in product((0, 1), repeat=number)]
+        )
         fineness = FINENESS * target
         self.edges = [self._told_apart(every[:, i], i, corners, fineness) for i in range(number)]
 
@@ -366,7 +381,9 @@ def _undominated(labels: _Labels) -> NDArray[np.bool_]:
     values = np.concatenate([np.where(np.isfinite(labels.time), labels.time, 0.0), labels.levels], axis=1)
     order = np.lexsort((values.sum(axis=1), labels.place))
     places = labels.place[order]
-    edges = np.flatnonzero(np.concatenate([[True], places[1:] != places[:-1], [True]])) if len(order) else []
+    edges: Sequence[int] = []
+    if len(order):
+        edges = np.flatnonzero(np.concatenate([[True], places[1:] != places[:-1], [True]])).tolist()
     for low, high in pairwise(edges):
         rows = order[low:high]
         best = rows[:1]

@@ -69,8 +69,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Ways:
-    """`passes` (ways, 4, chunks): how often each part of a pass lies on each (`schedule.critical`); `hops` (ways, chunks -
-    1): messages."""
+    """`passes` (ways, 4, chunks): how often each part of a pass lies on each (`schedule.critical`); `hops` (ways,
+    chunks - 1): messages."""
 
     passes: Array
     hops: Array
@@ -145,12 +145,17 @@ def _full(shape: Shape) -> list[Limit]:
     if most * shape.p == shape.layers:
         return []
     ranks = np.array(ranks_of_chunks(shape.p, shape.v, shape.schedule.placement))
-    return [Limit(tuple(np.flatnonzero(ranks == rank).tolist()), (-1.0,), -float(most)) for rank in range(shape.p)]
+    return [
+        Limit(tuple(np.flatnonzero(ranks == rank).tolist()), (-1.0,), -float(most)) for rank in range(shape.p)
+    ]
 
 
 def _longest(shape: Shape, ways: Ways, splits: Array) -> NDArray[np.intp]:
     """Of some ways those that are longest under a few splits, and those of ranks alone, with which it began."""
-    lengths = np.tensordot(ways.passes, shape.times(splits), axes=((1, 2), (0, 2))) + (ways.hops @ shape.hops)[:, None]
+    lengths = (
+        np.tensordot(ways.passes, shape.times(splits), axes=((1, 2), (0, 2)))
+        + (ways.hops @ shape.hops)[:, None]
+    )
     longest = (lengths / lengths.max(axis=0)).max(axis=1)
     some = np.argsort(-longest, kind="stable")[: 3 * shape.chunks + KEPT]
     return np.union1d(some, np.arange(min(len(HEAVIER) * shape.p + 1, len(longest))))
@@ -175,8 +180,8 @@ def _tried(shape: Shape, graph: DependencyGraph, splits: Array) -> tuple[Ways, A
 
 @dataclass(frozen=True)
 class Alike:
-    """Layers of several kinds, `number` (kinds,) of each, whose passes take `passes` (kinds, 4); the passes of what lies
-    before the first and behind the last of all, `ends` (2, 4)."""
+    """Layers of several kinds, `number` (kinds,) of each, whose passes take `passes` (kinds, 4); the passes of what
+    lies before the first and behind the last of all, `ends` (2, 4)."""
 
     number: Array
     passes: Array
@@ -202,7 +207,7 @@ class Programme:
     limits."""
 
     def __init__(self, layers: Alike, chunks: int, m: int, limits: Sequence[Limit] = ()) -> None:
-        from ortools.linear_solver import pywraplp
+        from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
         self.layers, self.chunks = layers, chunks
         self.solver: Any = pywraplp.Solver.CreateSolver("GLOP")

@@ -45,7 +45,9 @@ class Room:
         self.before = np.concatenate([np.zeros((1, self.number), dtype=np.int64), one_hot.cumsum(axis=0)])
         self.known = dict[_Rank, float]()
 
-    def runs_fit(self, rank: Index, first: Index, layers: Index, stated: int, count: int) -> NDArray[np.bool_]:
+    def runs_fit(
+        self, rank: Index, first: Index, layers: Index, stated: int, count: int
+    ) -> NDArray[np.bool_]:
         """Whether `layers` from the layer `first` on fit on a rank with one chunk that recomputes the first `count` of
         them where the configuration says `stated` (n,)."""
         if np.isinf(self.limit) or not len(rank):
@@ -59,20 +61,27 @@ class Room:
         return np.asarray((needed <= self.limit)[inverse.ravel()])
 
     def needed(self, splits: NDArray[np.int64], stated: int, count: NDArray[np.int64]) -> Array:
-        """Device memory of every rank of some splits where the chunks of each recompute their first `count` (p,) and the
-        configuration says `stated`: (splits, p) [bytes]."""
+        """Device memory of every rank of some splits where the chunks of each recompute their first `count` (p,) and
+        the configuration says `stated`: (splits, p) [bytes]."""
         costs, ends, kinds = self.costs, np.cumsum(splits, axis=1).tolist(), self.costs.kinds.tolist()
         chunks_of = [np.flatnonzero(costs.rank_of == rank).tolist() for rank in range(costs.p)]
         found = [
             [
                 _Rank(
-                    rank, tuple(tuple(kinds[past[c] - row[c] : past[c]]) for c in chunks), int(count[rank]), stated
+                    rank,
+                    tuple(tuple(kinds[past[c] - row[c] : past[c]]) for c in chunks),
+                    int(count[rank]),
+                    stated,
                 )
                 for rank, chunks in enumerate(chunks_of)
             ]
             for row, past in zip(splits.tolist(), ends, strict=True)
         ]
-        new = [one for one in dict.fromkeys(one for of_split in found for one in of_split) if one not in self.known]
+        new = [
+            one
+            for one in dict.fromkeys(one for of_split in found for one in of_split)
+            if one not in self.known
+        ]
         if new:
             self.known.update(zip(new, self._cost(new).tolist(), strict=True))
         return np.array([[self.known[one] for one in of_split] for of_split in found])
@@ -103,7 +112,10 @@ class Room:
             others = product(*(range(min(most, held) + 1) for most in every[1:].tolist()))
             mixes = ((held - sum(mix), *mix) for mix in others)
             rows += [(rank, mix) for mix in mixes if 0 <= mix[0] <= every[0]]
-        ranks, mixes_ = np.array([rank for rank, _ in rows]), np.array([mix for _, mix in rows], dtype=np.float64)
+        ranks, mixes_ = (
+            np.array([rank for rank, _ in rows]),
+            np.array([mix for _, mix in rows], dtype=np.float64),
+        )
         level = costs.prepared.layers
         freed = np.argsort(-(level.kept - level.kept_full)[: self.number, 0], kind="stable")
         left, again = np.full(len(rows), float(min(count, costs.layers) * costs.v)), np.zeros_like(mixes_)

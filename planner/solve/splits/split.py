@@ -174,7 +174,9 @@ class SplitSearch:
 
     def _open(self, target: float) -> list[Case]:
         """Cases that may have a split faster than `target`, and that more effort may tell more about."""
-        return [case for case in self.cases if case.bound < target * (1 - TOLERANCE) and case.may_learn(target)]
+        return [
+            case for case in self.cases if case.bound < target * (1 - TOLERANCE) and case.may_learn(target)
+        ]
 
     def advance(self, cutoff: float, effort: float) -> None:
         """Go on with so much effort, or until it is done; only splits faster than `cutoff` [s] are of interest."""

@@ -1,9 +1,8 @@
 """Which makespan does no split of one configuration's layers beat, as ways through its schedule tell?
 
 A mixture of ways is a bound that adds up over chunks, so that its least over all splits is found chunk by chunk, with
-layers whole, in their order, and of their own kinds. What a rank may hold at most is part of it (`limits`). Where so few
-splits are left below a time that each can be looked at, they are. Left out: which of them is the fastest.
-"""
+layers whole, in their order, and of their own kinds. What a rank may hold at most is part of it (`limits`). Where so
+few splits are left below a time that each can be looked at, they are. Left out: which of them is the fastest."""
 
 from __future__ import annotations
 
@@ -35,7 +34,9 @@ def mean_shape(costs: LayerCosts) -> Shape:
     ends = [Passes(costs, 0).of(none, none, end)[:, 0] for end in (0, 1)]
 
     def told(values: Array) -> tuple[float, ...]:
-        return tuple(0.0 if value <= 0 else STEP ** round(log(value, STEP)) for value in (values / unit).tolist())
+        return tuple(
+            0.0 if value <= 0 else STEP ** round(log(value, STEP)) for value in (values / unit).tolist()
+        )
 
     hop = told(np.array([costs.hops.mean()]))[0]
     passes, ends_told = told(costs.mean_layer), (told(ends[0]), told(ends[1]))
@@ -59,7 +60,9 @@ class WaysBound:
         of_kind = np.zeros((4, len(self.number)))
         forward, backward, _, weight = costs.of_layer
         share = min(1.0, count * self.chunks / costs.layers)
-        of_kind[:, kinds] = np.array([forward, backward - weight + share * costs.again[0], weight, costs.hidden])
+        of_kind[:, kinds] = np.array(
+            [forward, backward - weight + share * costs.again[0], weight, costs.hidden]
+        )
         none = np.zeros(1, dtype=np.intp)
         ends = np.array([self.passes.of(none, none, end)[:, 0] for end in (0, 1)])
         self.alike = Alike(self.number, of_kind.T, ends)
@@ -207,7 +210,9 @@ class WaysBound:
             times = tables[end]
             allowed = legal & (times[:3].sum(axis=0) - times[3] <= longest)
             allowed &= count >= (self.fewest if end < 0 else 0)
-            taken = np.tensordot(times, ways.passes[:, :, chunk], axes=(0, 1)) + found[chunk + 1][first + count]
+            taken = (
+                np.tensordot(times, ways.passes[:, :, chunk], axes=(0, 1)) + found[chunk + 1][first + count]
+            )
             taken = taken + (kinds @ prices[chunk])[..., None]
             found[chunk] = np.where(allowed[..., None], taken, np.inf).min(axis=1)
         return found
