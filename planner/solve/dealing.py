@@ -124,7 +124,8 @@ class Source:
     """
 
     def __init__(self, model: CostModel, space: Enumeration | Space, limit: float) -> None:
-        self.model, self.limit, self.done, self.stems = model, limit, list[Dealt](), 0
+        self.model, self.limit, self.stems = model, limit, 0
+        self.done, self.larger = list[Dealt](), list[Dealt]()  # dealt for their time, and for their memory
         none = np.zeros(0, dtype=np.intp)
         self.space, self.left, self.too_large = None, none, none
         self.time = self.memory = np.zeros(0)
@@ -174,12 +175,15 @@ class Source:
         [bytes]."""
         for dealt in list(self.done):
             yield dealt, False
+        for dealt in list(self.larger):
+            yield dealt, True
         size = FIRST_CUTS
         while len(self.too_large) and self.memory[self.too_large[0]] < least():
             rows, self.too_large = np.sort(self.too_large[:size]), self.too_large[size:]
             size = min(2 * size, MOST_CUTS)
             dealt = self._deal(rows, np.inf)
             if len(dealt.block.stems):
+                self.larger.append(dealt)
                 yield dealt, True
 
     def others(self, worth: Callable[[Array, Array], NDArray[np.bool_]]) -> Iterator[Dealt]:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from planner.space.axes import Axes, Domain, Restriction, check_restriction, divisors
 from planner.space.recomputations import RECOMPUTE_AXES, Recomputations
+from planner.space.without import ALL
 from planner.spec.config import AXES, ConfigTable, IntColumn, distinct
 from planner.spec.rule import Problem, Rule
 
@@ -364,9 +365,10 @@ class Space:
 
 
 def enumerate_configs(
-    problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None, without: Sequence[str] = ()
+    problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None, without: Sequence[str] = (ALL,)
 ) -> Enumeration:
-    """Every legal configuration of the space, restricted to the given values of some axes.
+    """Every legal configuration of the space, restricted to the given values of some axes; what a search opens by
+    itself (`space.without`) is as the stack has it, unless `without` says otherwise.
 
     Raises `InputError` if `restrict` names an unknown axis or an impossible value.
     """
