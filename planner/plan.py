@@ -102,7 +102,7 @@ def _may_not_fit(plan: Plan) -> bool:
 def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
     problem, assumed, space, model, room = posed.problem, posed.assumed, posed.space, posed.model, posed.room
     simulator, objective, source = posed.simulator, Objective(request.objective), posed.source
-    listed_front, allowed = Front(), room.most if request.borderline else room.sure
+    listed_front, allowed = Front(), room.limit if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:

@@ -49,13 +49,14 @@ class Posed:
     @property
     def allowed(self) -> float:
         """The largest peak that an answer may take, if something surely fits [bytes]."""
-        return self.room.most if self.request.borderline else self.room.sure
+        return self.room.limit if self.request.borderline else self.room.sure
 
     def fastest(self, stopped: Callable[[], bool]) -> Screened:
         """The best under the stack's own splits."""
-        found = search(self.model, self.source, self.allowed, 1, stopped=stopped, name_smallest=False)
-        if not len(found.best) and not stopped():
-            found = search(self.model, self.source, self.room.most, 1, stopped=stopped, name_smallest=False)
+        for allowed in (self.allowed, *(tier for tier in self.room.tiers if tier > self.allowed)):
+            found = search(self.model, self.source, allowed, 1, stopped=stopped, name_smallest=False)
+            if len(found.best) or stopped():
+                break
         if not len(found.best):
             return Screened(self, found, np.inf)
         return Screened(

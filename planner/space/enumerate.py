@@ -365,7 +365,10 @@ class Space:
 
 
 def enumerate_configs(
-    problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None, without: Sequence[str] = (ALL,)
+    problem: Problem,
+    rules: Sequence[Rule],
+    restrict: Restriction | None = None,
+    without: Sequence[str] = (ALL,),
 ) -> Enumeration:
     """Every legal configuration of the space, restricted to the given values of some axes; what a search opens by
     itself (`space.without`) is as the stack has it, unless `without` says otherwise.

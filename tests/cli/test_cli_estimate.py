@@ -20,7 +20,12 @@ PINS = ["tp=2", "pp=4", "vpp=1", "micro_batch=1", "sp=1", "zero=1", "recompute=n
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     pins = [word for pin in PINS for word in ("--set", pin)]
-    assert CliRunner().invoke(app, ["plan", *JOB, *pins, "--without", "all", "-o", str(path), "--json"]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(app, ["plan", *JOB, *pins, "--without", "all", "-o", str(path), "--json"])
+        .exit_code
+        == 0
+    )
     return path
 
 

@@ -80,9 +80,7 @@ def test_an_axis_is_held_where_an_estimate_takes_what_no_search_tries(name: str)
 def test_what_the_user_fixed_or_left_out_is_no_choice_of_the_program() -> None:
     problem = posed("mixture")
     every = {one.axis: one for one in held(problem, {})}
-    assert {"precision", "offload", "etp", "schedule", "recompute_layers", "grad-reduce-in-bf16"} <= set(
-        every
-    )
+    assert {"precision", "etp", "schedule", "recompute_layers", "grad-reduce-in-bf16"} <= set(every)
     assert every["schedule"].why is HeldBy.STACK
     assert "deepep" not in every
     fixed = {

@@ -49,7 +49,10 @@ def options_of(
     problem: Problem, restrict: Restriction | None = None, without: tuple[str, ...] = ()
 ) -> list[str]:
     """What each member turns on, the last names first."""
-    found = members(problem, restrict or {}, without)
+    pins = {"cuda_graph_impl": (0,)} | dict(
+        restrict or {}
+    )  # graphs of the full iteration bring buffers for experts
+    found = members(problem, pins, without)
     return ["+".join(turned_on(member.stack.name, problem.stack.name)) for member in found]
 
 
