@@ -279,7 +279,7 @@ def _merged(best: Plan, others: Sequence[Plan], request: Request) -> Plan:
     plans = [best, *others]
     by_time = Objective(request.objective) is Objective.STEP_TIME
     found = [choice for plan in (plans if by_time else [best]) if plan.found for choice in plan.choices]
-    choices = sorted(found, key=_worth) if by_time else found
+    choices = sorted(found, key=_worth) if by_time and len(plans) > 1 else found
     seen: set[tuple[str, str]] = set()
     once, again = list[Choice](), list[Choice]()
     for choice in choices:

@@ -222,7 +222,7 @@ def listed_once(problem: Problem, restrict: Collection[str]) -> tuple[str, ...]:
         "vpp": not {"vpp", "recompute_layers"} & asked,
         "cp_kind": len(problem.context_kinds) > 1 and "cp_kind" not in asked,
         "hsdp": 3 in limits.hybrid_sharding and "hsdp" not in asked,
-        "cuda_graph_impl": len(limits.cuda_graphs_tried) > 1
+        "cuda_graph_impl": len(limits.cuda_graphs) > 1
         and not {"cuda_graph_impl", "cuda_graph_modules"} & asked,
     }
     return tuple(axis for axis in LISTED_ONCE if once[axis])

@@ -69,17 +69,23 @@ def _options(problem: Problem, without: Sequence[str]) -> Iterator[Held]:
 
 def _tried_in_part(problem: Problem, restrict: Restriction, without: Sequence[str]) -> Iterator[Held]:
     """Axes of which rules allow values that the search does not try."""
-    for axis, others, tried in _domains(problem, restrict):
+    for axis, others, tried in _domains(problem, restrict, without):
         if axis not in restrict and others:
             opened = _BY_NAME.get(axis)
             left = opened is not None and is_left_out(opened, without)
             yield _kept(axis, tried, HeldBy.LEFT_OUT if left else HeldBy.UNTRIED)
 
 
-def _domains(problem: Problem, restrict: Restriction) -> Iterator[tuple[str, bool, str]]:
+def _domains(
+    problem: Problem, restrict: Restriction, without: Sequence[str]
+) -> Iterator[tuple[str, bool, str]]:
     """Axis, whether it could take other values than the search tries, and these in words."""
-    axes, limits, devices = Axes(problem, restrict), problem.stack.limits, problem.cluster.num_devices
-    pipelines = limits.pipelines_tried or min(limits.max_pp, devices) == 1
+    axes, limits, devices = (
+        Axes(problem, restrict, without),
+        problem.stack.limits,
+        problem.cluster.num_devices,
+    )
+    pipelines = axes.pipelines or min(limits.max_pp, devices) == 1
     yield "pp", not pipelines, "1"
     offload = _values(axes.offload(1))
     yield "offload", not offload.issuperset(limits.offload), _in_words("offload", offload)
