@@ -11,17 +11,16 @@ published.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from benchmarks.kernel_measurements import BANDWIDTHS, PEAKS, read_rows
+from benchmarks.published_data import published
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.device.kernels import Roofline, gemm_time
 from planner.spec.precision import Dtype
 
-DATA: Final = Path(__file__).parents[2] / "shared/data/hardware"
 # measured name -> (whose table and peak, whose 16-bit row): GH200 and H200 are one chip, of which one row is missing
 DEVICES: Final = {
     "h100_sxm_80g": ("h100_sxm_80g", "h100_sxm_80g"),
@@ -34,10 +33,10 @@ DEVICES: Final = {
 HOPPER: Final = ("h100_sxm_80g", "gh200", "h200_sxm")
 
 
-def over_planner(data: Path) -> dict[tuple[str, str], float]:
+def over_planner() -> dict[tuple[str, str], float]:
     """Measured over predicted time of the best shape by device and format."""
     found = {}
-    for row in read_rows(data / "matmul_efficiency.csv.gz", "MAMF"):
+    for row in read_rows(published("hardware/matmul_efficiency.csv.gz"), "MAMF"):
         if row["gpu"] in DEVICES and row["dtype"] in ("bf16", "fp8"):
             table, dtype = DEVICES[row["gpu"]][0], Dtype(row["dtype"])
             peak = PEAKS[table] * (2 if dtype is Dtype.FP8 else 1)
@@ -48,16 +47,16 @@ def over_planner(data: Path) -> dict[tuple[str, str], float]:
     return found
 
 
-def narrow_over_wide(data: Path = DATA) -> tuple[float, float]:
+def narrow_over_wide() -> tuple[float, float]:
     """Median over Hopper's and over Blackwell's devices of the 8-bit figure over the 16-bit one."""
-    found = over_planner(data)
+    found = over_planner()
     ratios = {gpu: found[gpu, "fp8"] / found[wide, "bf16"] for gpu, (_, wide) in DEVICES.items()}
     hopper = float(np.median([ratio for gpu, ratio in ratios.items() if gpu in HOPPER]))
     return hopper, float(np.median([ratio for gpu, ratio in ratios.items() if gpu not in HOPPER]))
 
 
 def main() -> None:
-    for (gpu, dtype), ratio in sorted(over_planner(DATA).items()):
+    for (gpu, dtype), ratio in sorted(over_planner().items()):
         print(f"{gpu:14} {dtype:5} measured over predicted {ratio:.3f}")
     hopper, blackwell = narrow_over_wide()
     print(

@@ -1,26 +1,32 @@
 """What do Megatron-Bridge's pre-training recipes set? Writes `planner/frameworks/megatron_bridge/recipes.yaml`.
 
-    python -m benchmarks.bridge_recipes CHECKOUT COMMIT
+    python -m benchmarks.bridge_recipes 0.6.0=CHECKOUT:v0.6.0 0.7.0=CHECKOUT:COMMIT
 
-Recipes are functions that assign plain values to fields of a ConfigContainer; they are read from the source of a
-checkout, for the package needs a GPU to be imported. Left out: fields that planner does not read, and values that are
-computed, which are listed as such.
+Recipes are functions that assign plain values to fields of a ConfigContainer; they are read from the source of
+checkouts, one of every release, oldest first, for the package needs a GPU to be imported. Those whose model is no
+provider but a configuration that a builder takes (get_model_config) are told by how their names begin. Left out: fields
+that planner does not read, and values that are computed, which are listed as such.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from benchmarks.framework_options import differing
 from planner.frameworks.megatron_bridge.precision import NAMED
 from planner.frameworks.megatron_bridge.recipes import BENCHMARKS, MORE_RECIPES, READ, RECIPE_FILE, RECIPES
 
 COMMON: Final = "_pretrain_common"
 SOURCE: Final = "NVIDIA-NeMo/Megatron-Bridge {commit}, src/megatron/bridge/recipes"
+FOLDER: Final = "src/megatron/bridge"
+# gives a recipe a model that is no provider (models/conversion/auto_bridge.py)
+BUILT: Final = ".get_model_config"
 # of a ConfigContainer, built anew by recipes
 SECTIONS: Final = ("comm_overlap", "model")
 PRECISION: Final = "mixed_precision"
@@ -139,9 +145,35 @@ def _listed(value: Any) -> str:
     return f"[{','.join(value)}]" if plain else "computed"
 
 
-def document_of(checkout: Path, commit: str) -> dict[str, Any]:
-    """The recipe file: settings common to all, and what each recipe sets beyond."""
-    functions, names, constants = functions_of(checkout / "src/megatron/bridge/recipes")
+def built(checkout: Path) -> list[str]:
+    """How the names of recipes begin whose model is no provider, of benchmarks too."""
+    functions: Functions = {}
+    names: dict[str, str] = {}
+    for folder in ("recipes", "perf_recipes"):
+        found, others, _ = functions_of(checkout / FOLDER / folder)
+        functions, names = found | functions, names | others
+    recipes = {name for name in {*functions, *names} if re.match(r"[a-z]\w*_config$", name)}
+    made = {name for name in recipes if _is_built(names.get(name, name), functions, names)}
+    families = {re.split(r"[\d_]", name)[0] for name in made}
+    if wrong := [name for name in recipes - made if name.startswith(tuple(families))]:
+        raise SystemExit(f"begin as recipes of another kind of model do: {', '.join(sorted(wrong))}")
+    return sorted(families)
+
+
+def _is_built(name: str, functions: Functions, names: dict[str, str]) -> bool:
+    """Has a recipe, or one that it starts from, such a model?"""
+    if name not in functions:
+        return False
+    called = [ast.unparse(node.func) for node in ast.walk(functions[name]) if isinstance(node, ast.Call)]
+    others = {names.get(other, other) for other in called} - {name}
+    return any(call.endswith(BUILT) for call in called) or any(
+        _is_built(other, functions, names) for other in others
+    )
+
+
+def release_of(checkout: Path, commit: str) -> dict[str, Any]:
+    """The recipes of one release: settings common to all, and what each recipe sets beyond."""
+    functions, names, constants = functions_of(checkout / FOLDER / "recipes")
     common = settings_of(COMMON, functions, constants)
     recipes = {}
     for recipe in (*RECIPES.values(), *MORE_RECIPES):
@@ -154,16 +186,33 @@ def document_of(checkout: Path, commit: str) -> dict[str, Any]:
         recipes[recipe] = {"names": others, "settings": dict(sorted(own.items()))}
     return {
         "source": SOURCE.format(commit=commit),
+        "built": built(checkout),
         "common": dict(sorted(common.items())),
         "recipes": recipes,
     }
 
 
+def document_of(releases: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The recipe file: the newest release, and what recipes set otherwise in each before."""
+    *_, newest = releases.values()
+    said = {}
+    for release, found in releases.items():
+        changes = {}
+        for name in newest["recipes"]:
+            ours, theirs = (one["common"] | one["recipes"][name]["settings"] for one in (newest, found))
+            if theirs != ours:
+                changes[name] = differing(theirs, ours)
+        said[release] = {"source": found["source"], "built": found["built"], "changes": changes}
+    return {"releases": said, "common": newest["common"], "recipes": newest["recipes"]}
+
+
 def main() -> None:
     """Entry point."""
-    if len(sys.argv) != 3:
+    given = [re.fullmatch("(.+?)=(.+):(.+)", argument) for argument in sys.argv[1:]]
+    if not given or not all(given):
         raise SystemExit(__doc__)
-    document = document_of(Path(sys.argv[1]), sys.argv[2])
+    found = {match[1]: release_of(Path(match[2]), match[3]) for match in given if match}
+    document = document_of(found)
     RECIPE_FILE.write_text(yaml.safe_dump(document, sort_keys=False, width=110), encoding="utf-8")
     print(RECIPE_FILE)
 

@@ -46,6 +46,7 @@ from benchmarks.kernel_measurements import (
     read_rows,
     sustained_unknown,
 )
+from benchmarks.published_data import DATA
 from planner.cost.device.kernels import interpolate
 from planner.spec.machine.rates import FloatArray
 
@@ -345,7 +346,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/hardware"))
+    parser.add_argument("--data", type=Path, default=DATA / "hardware")
     parser.add_argument("--check", action="store_true", help="write nothing, compare with the shipped files")
     given = parser.parse_args()
     built = build_all(given.data)

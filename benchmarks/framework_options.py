@@ -1,6 +1,7 @@
-"""Which options does each release of a framework have? Writes `planner/frameworks/options/*.yaml`.
+"""Which options does each release of a framework have? Writes `planner/frameworks/options/*.json`.
 
     python -m benchmarks.framework_options megatron 0.16.1=CHECKOUT main-2026-08=CHECKOUT
+    python -m benchmarks.framework_options megatron-bridge 0.7.0=BRIDGE:MEGATRON
     python -m benchmarks.framework_options torchtitan 0.3.0=INTERPRETER
     python -m benchmarks.framework_options deepspeed 0.19.8=INTERPRETER
     python -m benchmarks.framework_options accelerate 1.15.0=INTERPRETER
@@ -10,10 +11,11 @@
 A release is transcribed from its own code and added to the table, or replaced there; the others stay. Of Megatron-LM
 its parser is built and asked, from a checkout with torch, triton, six and einops importable. Of torchtitan PATH is a
 Python interpreter that has the release: tyro's parser is asked, before 0.3 its JobConfig. Of Megatron-Bridge PATH is
-BRIDGE:MEGATRON, checkouts whose dataclasses are read from the source; a type that the table states more closely than
-the source does is kept. Of DeepSpeed its sections' models are asked, and the names and defaults of its constants where
-it reads plain dictionaries; of Accelerate its dataclass and the parser of `accelerate launch`; of nanotron the
-dataclasses below its Config, of MaxText the classes of its MaxTextConfig, from the source. Left out: help texts.
+BRIDGE:MEGATRON, checkouts whose dataclasses are read from the source, which of the model depend on the class that a
+recipe builds it by; a type that the table states more closely than the source does is kept. Of DeepSpeed its sections'
+models are asked, and the names and defaults of its constants where it reads plain dictionaries; of Accelerate its
+dataclass and the parser of `accelerate launch`; of nanotron the dataclasses below its Config, of MaxText the classes of
+its MaxTextConfig, from the source. Left out: help texts.
 """
 
 from __future__ import annotations
@@ -25,9 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from benchmarks.source_fields import bridge_options, maxtext_options, nanotron_options
+from benchmarks.source_fields import bridge_classes, bridge_options, maxtext_options, nanotron_options
 from planner.frameworks.options import OPTIONS_FOLDER
 
 Table = dict[str, str]
@@ -266,6 +266,8 @@ TRANSCRIBED: Final[dict[str, tuple[Callable[[str], Table], str]]] = {
         "AI-Hypercomputer/maxtext {release}, src/maxtext/configs/types.py MaxTextConfig",
     ),
 }
+# framework -> how options are transcribed that depend on a class: class -> those of the sections whose fields it has
+CLASSES: Final[dict[str, Callable[[str], dict[str, Table]]]] = {"megatron-bridge": bridge_classes}
 
 
 def releases_of(document: dict[str, Any]) -> dict[str, Table]:
@@ -278,42 +280,59 @@ def releases_of(document: dict[str, Any]) -> dict[str, Table]:
     return tables
 
 
-def document_of(framework: str, tables: dict[str, Table], sources: dict[str, str]) -> dict[str, object]:
-    """The table file: all options, and where each release differs."""
+def differing(table: Table, usual: Table) -> dict[str, Any]:
+    """What a table has of the usual one, and beside it."""
+    own = {name: text for name, text in sorted(table.items()) if usual.get(name) != text}
+    return {"absent": sorted(set(usual) - set(table)), "own": own}
+
+
+def with_class(own: Table, table: Table) -> Table:
+    """A release's options where a class has `own` instead of what the table has in the same sections; of one field in
+    both, under whatever name, the closer type counts."""
+    sections = {name.partition(".")[0] for name in own}
+    found = {name: text for name, text in table.items() if name.partition(".")[0] not in sections}
+    for name, text in own.items():
+        section, *_, field = name.split(".")
+        found[name] = table.get(f"{section}.{field}", text) if text == "str" else text
+    return found
+
+
+def document_of(
+    framework: str, tables: dict[str, Table], sources: dict[str, str], classes: dict[str, dict[str, Any]]
+) -> dict[str, object]:
+    """The table file: all options, and where each release differs, and from it each of its classes."""
     union: Table = {}
     for table in tables.values():
         union |= table
-    return {
-        "framework": framework,
-        "releases": {
-            release: {
-                "source": sources[release],
-                "absent": sorted(set(union) - set(table)),
-                "own": {name: text for name, text in sorted(table.items()) if union[name] != text},
-            }
-            for release, table in tables.items()
-        },
-        "options": dict(sorted(union.items())),
+    releases = {
+        release: {"source": sources[release], **differing(table, union)} for release, table in tables.items()
     }
+    for release in filter(classes.get, classes):
+        releases[release]["classes"] = classes[release]
+    return {"framework": framework, "releases": releases, "options": dict(sorted(union.items()))}
 
 
 def write(framework: str, paths: dict[str, str]) -> Path:
     """Transcribe releases into the framework's table."""
     transcribe, source = TRANSCRIBED[framework]
-    target = OPTIONS_FOLDER / f"{framework}.yaml"
-    document = yaml.safe_load(target.read_text(encoding="utf-8")) if target.exists() else {"releases": {}}
+    target = OPTIONS_FOLDER / f"{framework}.json"
+    document = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {"releases": {}}
     tables = releases_of(document)
     sources = {release: str(said["source"]) for release, said in document["releases"].items()}
+    classes = {
+        release: said["classes"] for release, said in document["releases"].items() if "classes" in said
+    }
     for release, path in paths.items():
         known = tables.get(release, {})
         tables[release] = {
             name: known.get(name, kind) if kind == "str" else kind for name, kind in transcribe(path).items()
         }
         sources.setdefault(release, source.format(release=release))
-    text = yaml.safe_dump(
-        document_of(framework, tables, sources), sort_keys=False, width=110, allow_unicode=True
-    )
-    target.write_text(text, encoding="utf-8")
+        if framework in CLASSES:
+            table, found = tables[release], CLASSES[framework](path)
+            classes[release] = {kind: differing(with_class(own, table), table) for kind, own in found.items()}
+    text = json.dumps(document_of(framework, tables, sources, classes), indent=1, ensure_ascii=False)
+    target.write_text(text + "\n", encoding="utf-8")
     return target
 
 

@@ -39,6 +39,7 @@ from benchmarks.kernel_measurements import (
     sustained_unknown,
 )
 from benchmarks.kernel_measurements import read_rows as table_rows
+from benchmarks.published_data import DATA
 from benchmarks.results_file import write_section
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.device.kernels import (
@@ -332,7 +333,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/hardware"))
+    parser.add_argument("--data", type=Path, default=DATA / "hardware")
     parser.add_argument("--results", action="store_true", help="write the tables into benchmarks/RESULTS.md")
     given = parser.parse_args()
     text = report(given.data)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import csv
 import functools
 import gzip
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.published_data import published
 from planner.cost.network.collectives import ANY_GROUP, remote_copies
 
-TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
-DISPATCH_TABLE: Final = TABLE.with_name("deepep_aiconfigurator.csv.gz")
 KIB, MIB = 2.0**10, 2.0**20
 OPERATIONS: Final = {
     "all_reduce": "all_reduce",
@@ -71,39 +70,42 @@ def timed_by_single_calls(row: dict[str, str], size: float) -> bool:
     return "vidur" in row["source"] or ("stas00" in row["source"] and size < 2**30)
 
 
-def read_rows(path: Path = TABLE, single_calls: bool = False) -> list[Row]:
+def read_table(name: str) -> Iterator[dict[str, str]]:
+    with gzip.open(published(f"hardware/{name}.csv.gz"), "rt", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def read_rows(single_calls: bool = False) -> list[Row]:
     """Usable rows of the table; with `single_calls` those of all_reduce_bench.py that are not, from 256 KiB on.
 
     Left out too: vidur's, whose fabric is not named, and forced rings.
     """
     rows: list[Row] = []
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            operation = OPERATIONS.get(row["op"])
-            if operation is None or row["gpu"] not in DEVICES or not row["latency_us"]:
-                continue
-            size, nodes = float(row["size_bytes"]), int(float(row["n_nodes"]))
-            if "Ring" in row["lib"] or timed_by_single_calls(row, size) != single_calls:
-                continue
-            if single_calls and ("vidur" in row["source"] or size < 256 * KIB):
-                continue
-            ranks = int(float(row["n_gpus"]))
-            if ranks == 0:
-                # p5en row without a rank count: bus / algorithm bandwidth = 2 (N-1)/N = 1.984, so N = 128
-                ranks, nodes = 128, 16
-            rows.append((row["gpu"], operation, ranks, nodes, size, float(row["latency_us"]) / 1e6))
+    for row in read_table("collectives"):
+        operation = OPERATIONS.get(row["op"])
+        if operation is None or row["gpu"] not in DEVICES or not row["latency_us"]:
+            continue
+        size, nodes = float(row["size_bytes"]), int(float(row["n_nodes"]))
+        if "Ring" in row["lib"] or timed_by_single_calls(row, size) != single_calls:
+            continue
+        if single_calls and ("vidur" in row["source"] or size < 256 * KIB):
+            continue
+        ranks = int(float(row["n_gpus"]))
+        if ranks == 0:
+            # p5en row without a rank count: bus / algorithm bandwidth = 2 (N-1)/N = 1.984, so N = 128
+            ranks, nodes = 128, 16
+        rows.append((row["gpu"], operation, ranks, nodes, size, float(row["latency_us"]) / 1e6))
     return rows
 
 
 @functools.cache
 def read_dispatch() -> list[dict[str, str]]:
     """Rows of DeepEP's normal kernels on 20 multiprocessors, its default."""
-    with gzip.open(DISPATCH_TABLE, "rt", encoding="utf-8") as file:
-        return [
-            row
-            for row in csv.DictReader(file)
-            if row["op_name"] == "normal" and row["dispatch_sms"] == "20.0" and row["num_topk"] != "1"
-        ]
+    return [
+        row
+        for row in read_table("deepep_aiconfigurator")
+        if row["op_name"] == "normal" and row["dispatch_sms"] == "20.0" and row["num_topk"] != "1"
+    ]
 
 
 @functools.cache
@@ -139,13 +141,12 @@ def deepep_figures() -> list[tuple[int, float, float]]:
     They give bytes over time, counting the copies of the token's own node (across nodes) or rank (tests/legacy).
     """
     found = []
-    with gzip.open(TABLE, "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["lib"] == "DeepEP V1 normal 24 SMs":
-                nodes, width = int(row["n_nodes"]), 1 + 4 / 128 if "dispatch" in row["op"] else 2.0
-                parts = float(nodes if nodes > 1 else 8)
-                chosen = (min(parts, DEEPEP_GROUPS), parts) if nodes > 1 else ANY_GROUP
-                others = float(remote_copies(DEEPEP_TOP_K, parts, DEEPEP_EXPERTS, chosen))
-                moved = DEEPEP_TOKENS * width * others * parts / (parts - 1)
-                found.append((nodes, width, moved / (float(row["busbw_gbps"]) * 1e9)))
+    for row in read_table("collectives"):
+        if row["lib"] == "DeepEP V1 normal 24 SMs":
+            nodes, width = int(row["n_nodes"]), 1 + 4 / 128 if "dispatch" in row["op"] else 2.0
+            parts = float(nodes if nodes > 1 else 8)
+            chosen = (min(parts, DEEPEP_GROUPS), parts) if nodes > 1 else ANY_GROUP
+            others = float(remote_copies(DEEPEP_TOP_K, parts, DEEPEP_EXPERTS, chosen))
+            moved = DEEPEP_TOKENS * width * others * parts / (parts - 1)
+            found.append((nodes, width, moved / (float(row["busbw_gbps"]) * 1e9)))
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.published_data import DATA
 from planner.calibrate.published.measured import measurement_of
 from planner.calibrate.published.runs import read_models, read_rows
 from planner.calibrate.validate import predict_rows
@@ -71,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/measured"))
+    parser.add_argument("--data", type=Path, default=DATA / "measured")
     print(section(parser.parse_args().data))
 
 

@@ -1,6 +1,6 @@
 """Which fields have the dataclasses of a source tree, read without importing it?
 
-    from benchmarks.source_fields import bridge_options, maxtext_options, nanotron_options
+    from benchmarks.source_fields import bridge_classes, bridge_options, maxtext_options, nanotron_options
 
 For frameworks whose packages need a GPU library to be imported. Left out: defaults, and fields that code adds.
 """
@@ -35,6 +35,13 @@ BRIDGE_SECTIONS: Final = {
     "mixed_precision": ("MixedPrecisionConfig",),
     "tokenizer": ("TokenizerConfig",),
 }  # fmt: skip
+# what recipes may have as their model instead of a provider, its own fields, and those of the section in it
+BRIDGE_CLASSES: Final = {
+    "BridgeGPTModelConfig": {
+        "model": ("BridgeGPTModelConfig", "GPTModelConfig", "ModelConfig"),
+        "model.transformer": ("TransformerConfig", "ModelParallelConfig"),
+    }
+}
 # fields of nanotron whose settings are not gone into: lists, and evaluation, which costs no step anything
 NANOTRON_WHOLE: Final = {"data_stages": "str*", "lighteval": "str"}
 # a field of several classes, which the union of its annotation does not name itself
@@ -62,15 +69,17 @@ def classes_of(roots: Iterable[Path]) -> Classes:
 
 
 def fields_of(names: Iterable[str], classes: Classes) -> dict[str, str]:
-    """Field -> type and choices, of the classes of these names."""
+    """Field -> type and choices, of the classes of these names, the first that states more than a word."""
     found: dict[str, str] = {}
     for name in names:
         for node in classes.get(name, []):
             for line in node.body:
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                    field = line.target.id
-                    if not field.startswith("_"):
-                        found[field] = type_text(ast.unparse(line.annotation))
+                    field, annotation = line.target.id, ast.unparse(line.annotation)
+                    if field.startswith("_") or annotation.startswith("ClassVar"):
+                        continue
+                    if found.get(field, "str") == "str":
+                        found[field] = type_text(annotation)
     return found
 
 
@@ -94,6 +103,23 @@ def bridge_options(paths: str) -> dict[str, str]:
     found = {"mixed_precision": "str", "comm_overlap": "str"}  # by name, or as a whole
     for section, names in BRIDGE_SECTIONS.items():
         found |= {f"{section}.{field}": kind for field, kind in fields_of(names, classes).items()}
+    return found
+
+
+def bridge_classes(paths: str) -> dict[str, dict[str, str]]:
+    """The overrides of the model by the classes of recipes' models that are no providers."""
+    bridge, _, megatron = paths.partition(":")
+    classes = classes_of([Path(bridge) / "src", Path(megatron) / "megatron"])
+    found: dict[str, dict[str, str]] = {}
+    for kind, sections in BRIDGE_CLASSES.items():
+        if kind not in classes:  # of a later release
+            continue
+        found[kind] = {
+            f"{section}.{field}": text
+            for section, names in sections.items()
+            for field, text in fields_of(names, classes).items()
+            if f"{section}.{field}" not in sections
+        }
     return found
 
 

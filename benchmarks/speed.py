@@ -48,6 +48,12 @@ DEEPSEEK = (
     "15360",
 )
 MANY_WIDTHS = ("plan", "llama-3.1-nemotron-ultra-253b", "dgx-h100", "--gpus", "1024")
+SMALL = (  # most of which is starting
+    ("--help",),
+    ("model", "deepseek-v3"),
+    ("estimate", "llama-3.1-8b", "dgx-h100", "--gpus", "8"),
+    ("plan", "llama-3.1-8b", "dgx-h100", "--gpus", "64"),
+)
 SPACES = (
     Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048"),
     Request("deepseek-v3", "deepseek-h800", 2048, 4096, "15360"),
@@ -203,12 +209,10 @@ def candidate_rates() -> str:
 
 
 def cold_starts() -> str:
-    """Fresh processes: the interpreter, help, three plans."""
+    """Fresh processes: the interpreter, short answers, three large plans."""
     planner = planner_command()
-    commands = {
-        "python -c pass": (sys.executable, "-c", "pass"),
-        "planner --help": (planner, "--help"),
-        "planner " + " ".join(ISSUE): (planner, *ISSUE),
+    commands = {"python -c pass": (sys.executable, "-c", "pass")} | {
+        "planner " + " ".join(words): (planner, *words) for words in (*SMALL, ISSUE)
     }
     measured = {name: fastest(command, 5) for name, command in commands.items()}
     for large in (DEEPSEEK, MANY_WIDTHS):

@@ -6,6 +6,7 @@ Left out: how the configurations were found (`plan.py`, `solve/`) and how they a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,13 +18,17 @@ from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
 from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
+from planner.headline import recommended
 from planner.reasons import confidence_of
+from planner.recommend import TOLD_APART, Pick, Setting, recommend
 from planner.request import cost_model
-from planner.rivals import rivals
+from planner.rivals import balanced_lead
 from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
-from planner.space.enumerate import Enumeration, Removed
+from planner.space.enumerate import Removed, Space
+from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -92,17 +97,18 @@ class Answerer:
     ) -> None:  # fmt: skip
         self.problem, self.model, self.headroom, self.restricted = problem, model, headroom, dict(restricted)
         self.assumed, self.campaign = assumed, campaign
-        self.limit = problem.cluster.accelerator.memory * (1 - headroom)
-        self.chooser = Chooser(problem, model, simulator, self.limit, campaign)
+        self.chooser = Chooser(problem, model, simulator, headroom, campaign)
+        self.room = self.chooser.room
+        self.limit = self.room.limit
 
     def fits(self, config: ParallelConfig) -> bool:
-        """Does the configuration fit within the limit, and on its hosts?"""
+        """Does the configuration surely fit, on its hosts as well?"""
         table = ConfigTable.of([config])
-        fits = self.model.evaluate(table).device_memory[0] <= self.limit
+        fits = self.model.evaluate(table).device_memory[0] <= self.room.sure
         return bool(fits and on_host(self.model, table)[0])
 
     def plan(
-        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
+        self, space: Space, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
         front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float], allowed: float,
     ) -> Plan:  # fmt: skip
         """The answer to a search; `helps`: changes under which something would be legal, None where none were sought;
@@ -110,14 +116,18 @@ class Answerer:
         choices = self.chooser.choices(found.best, splits.splits if splits else None)
         if choices and splits and splits.per_stage:
             choices = (self.chooser.noted(choices[0], splits.per_stage), *choices[1:])
+        pick = Pick(choices, 0)
         if choices and objective is not Objective.HEADROOM:
+            pick = recommend(Setting.of(self.problem), choices, self._roomier(front, choices))
+            choices = pick.choices
             best = choices[0]
-            others = rivals(self.problem, found.best.row(0), choices, cost_model)
+            others = balanced_lead(self.problem, found.best.row(0), choices, cost_model)
             choices = (best.model_copy(update={"why": (*best.why, *others)}), *choices[1:])
+            pick = replace(pick, choices=choices)
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
             change = "; or ".join(helps or ())
-        if not len(space):
+        if not found.legal:
             verdict = Verdict.NOTHING_LEGAL
             if helps is not None:
                 change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
@@ -135,7 +145,9 @@ class Answerer:
         search = Search(
             candidates=space.total,
             removed=tuple(RemovedBy(rule=r.rule, candidates=r.candidates) for r in _largest(space)),
-            legal=len(space),
+            legal=found.legal,
+            undealt=found.undealt,
+            undealt_by_memory=found.undealt_by_memory,
             too_large=found.too_large,
             costed=found.costed,
             seconds=clock(),
@@ -146,10 +158,28 @@ class Answerer:
             ),
         )
         pareto = self._pareto(front)
-        return self._plan(verdict, choices, search, nearest=nearest, smallest_change=change, pareto=pareto)
+        made = self._plan(verdict, choices, search, nearest=nearest, smallest_change=change, pareto=pareto)
+        return recommended(made, pick)
+
+    def _roomier(self, front: ParetoFront, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        """Configurations that may be recommended and are not listed: those of the front as fast as the first, as far as
+        a prediction can tell, with more memory free, and these and listed ones with the framework's own CUDA graphs."""
+        first, listed = choices[0], [choice.config.parallel() for choice in choices]
+        latest = first.step_time * (1 + TOLD_APART)
+        rows = np.flatnonzero((front.step_time <= latest) & (front.device_memory < first.memory.peak))
+        roomier = [front.table.row(row) for row in rows.tolist()]
+        near = [config for config, choice in zip(listed, choices, strict=True) if choice.step_time <= latest]
+        own = int(self.problem.stack.limits.own_graphs)
+        asked = {"cuda_graph_impl", "cuda_graph_modules"} & set(self.restricted)
+        alike = () if asked else (*near, *roomier)
+        plain = [replace(config, cuda_graph_impl=own, cuda_graph_modules=0) for config in alike]
+        new = [config for config in dict.fromkeys((*roomier, *plain)) if config not in listed]
+        rules = all_rules_for(self.problem.stack.framework)
+        legal = [config for config in new if not explain_config(config, self.problem, rules)]
+        return self.chooser.choices(ConfigTable.of(legal)) if legal else ()
 
     def _certificate(
-        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],
+        self, space: Space, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],
         front: ParetoFront, ending: Ending, objective: Objective, seconds: float, allowed: float,
     ) -> Certificate:  # fmt: skip
         best = bound = gap = None
@@ -161,7 +191,7 @@ class Answerer:
             best = choices[0].step_time
             bound = min(best, found.unseen, found.behind_solved)
             if told and splits:  # a split that cannot be told is no candidate
-                bound = min(bound, splits.bound)
+                bound = min(bound, splits.bound, splits.outside.bound)
             gap = (best - bound) / best
         return Certificate(
             objective=objective,
@@ -170,22 +200,24 @@ class Answerer:
             + f"; the fastest within {format_capacity(NEAR_MOST_ROOM * self.limit)} of the most free memory"
             * (objective is Objective.HEADROOM)
             + (
-                f"; the top {len(splits.best)} also over all splits and numbers of recomputed layers" * told
+                f"; {splits.looked_at} also over all splits and numbers of recomputed layers" * told
                 if splits
                 else ""
             )
-            + "; within the host memory of a node" * (not always_on_host(self.model, space.stems))
+            + "; within the host memory of a node" * (not self._hosts_suffice(space))
             + (
                 f"; peaks up to {format_capacity(allowed)}, to leave room for the memory model's error"
                 * (allowed < self.limit)
             ),
             candidates=space.total,
-            by_rule=space.total - len(space),
-            by_memory=found.by_memory + found.too_large,
-            by_bound=found.behind,
+            by_rule=space.total - found.legal - found.undealt - found.undealt_by_memory,
+            by_memory=found.by_memory + found.too_large + found.undealt_by_memory,
+            by_bound=found.behind + found.undealt,
             costed=found.costed,
             solved=found.solved,
             splits_solved=len(splits.splits) if splits else 0,
+            outside=splits.outside.configurations if told and splits else 0,
+            outside_bound=splits.outside.bound if told and splits and splits.outside.configurations else None,
             split_bound=splits.bound if splits and np.isfinite(splits.bound) else None,
             best=best,
             bound=bound,
@@ -194,18 +226,27 @@ class Answerer:
             seconds=seconds,
         )
 
+    def _hosts_suffice(self, space: Space) -> bool:
+        """Have the hosts room for all of a space, as can be told without costing it?"""
+        offloads = any(kind for (kind,) in space.axes.offload(1))
+        return self.problem.cluster.host_memory is None or (
+            not offloads and always_on_host(self.model, space.cuts)
+        )
+
     def _pareto(self, front: ParetoFront) -> tuple[ParetoPoint, ...]:
         """The points of a front with their pipelines simulated, without those that others are then as good as."""
         time = evaluate_exactly(self.model, front.table, self.chooser.simulator).step_time
         order = np.lexsort((front.device_memory, time))
         memory = front.device_memory[order]
         kept = order[memory < np.concatenate([[np.inf], np.minimum.accumulate(memory)])[:-1]]
+        peaks = front.device_memory.tolist()
         return tuple(
             ParetoPoint(
                 config=PlannedConfig.of(front.table.row(row), self.problem.context_kinds[0]),
                 step_time_s=float(time[row]),
-                peak_mem_gib=float(front.device_memory[row]) / GIB,
-                headroom_gib=max(self.limit - float(front.device_memory[row]), 0.0) / GIB,
+                peak_mem_gib=peaks[row] / GIB,
+                headroom_gib=max(self.limit - peaks[row], 0.0) / GIB,
+                memory_verdict=self.room.verdict(peaks[row]),
             )
             for row in kept.tolist()
         )
@@ -233,7 +274,7 @@ class Answerer:
         )
         rules = tuple(BrokenRule(rule=b.rule, reason=b.reason, hint=b.hint) for b in broken)
         text = config.describe(self.problem.context_kinds[0])
-        return self._plan(
+        made = self._plan(
             verdict,
             choices,
             search,
@@ -242,6 +283,7 @@ class Answerer:
             smallest_change="; or ".join(helps),
             named=text,
         )
+        return recommended(made, Pick(choices, 0))
 
     def _run_assumptions(self) -> tuple[str, ...]:
         return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()
@@ -319,12 +361,12 @@ def _adapters(job: Job) -> str:
 
 def _room(memory: Memory) -> str:
     """Does it fit, and by how much, as part of a sentence."""
-    free = memory.limit - memory.peak
-    where = f"on pipeline rank {memory.stage}"
+    free, where = memory.free, f"on pipeline rank {memory.stage}"
     if memory.verdict is MemoryVerdict.BORDERLINE and free < 0:
         over = f"{format_capacity(-free)} over the {format_capacity(memory.limit)} limit"
         return f"borderline: predicted {over} {where}, within the memory model's error"
-    room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}"
+    kept = f" beside {format_capacity(memory.kept_back)} kept back" if memory.kept_back and free >= 0 else ""
+    room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}{kept}"
     if memory.host_short:
         room = f"{memory.host_lack}, {room}"
     return f"{memory.verdict.replace('_', ' ')}, {room}"
@@ -338,5 +380,5 @@ def _pinned(search: Search) -> str:
     return f" with {', '.join(pins)}" if pins else ""
 
 
-def _largest(space: Enumeration) -> list[Removed]:
+def _largest(space: Space) -> list[Removed]:
     return sorted(space.removed, key=lambda removed: -removed.candidates)

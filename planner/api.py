@@ -26,6 +26,7 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Goal, Sizing, size_cluster
 from planner.space.restriction import parse_restriction, split_layout
+from planner.space.without import names_left_out
 from planner.spec.planfile import Plan
 from planner.units import parse_count
 from planner.wording import as_keyword, reword
@@ -42,8 +43,10 @@ class Question(TypedDict, total=False):
 
     `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
     energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}; of an estimate also "layout", such as
-    [8, 9, 9, 6]. `assume`: as `planner assumptions` lists them, such as {"pue": "1.2", "price": "2.50 $/h"}.
-    `headroom`: share of the memory kept free, 0.05 or "5%". `calibration`: a file of `planner calibrate`.
+    [8, 9, 9, 6]. `stack`: several with commas between are compared, "any" all that are current. `without`: what a
+    search leaves out, such as "deepep" or ["cuda-graphs", "offload"]. `assume`: as `planner assumptions` lists them,
+    such as {"pue": "1.2", "price": "2.50 $/h"}.
+    `headroom`: share of the memory kept back, 0.05 or "5%". `calibration`: a file of `planner calibrate`.
     `bf16_layers`: "1,1", layers at either end that an 8- or 4-bit recipe keeps in bf16.
     """
 
@@ -52,6 +55,7 @@ class Question(TypedDict, total=False):
     precision: str
     optimizer: str
     stack: str
+    without: str | Sequence[str]
     tokens: float | str
     set: Mapping[str, Values]
     headroom: float | str
@@ -78,6 +82,7 @@ def _in_keywords(**names: str) -> Iterator[None]:
         "top",
         "objective",
         "time_limit",
+        "effort",
         "days",
         "budget",
         "clusters",
@@ -99,10 +104,12 @@ _EXAMPLES: Final = {"set": '{"tp": 8}', "assume": '{"pue": 1.2}'}
 @_in_keywords()
 def plan(
     model: Name, cluster: Name, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
-    time_limit: float | None = None, **question: Unpack[Question],
+    time_limit: float | None = None, effort: float = 1.0, **question: Unpack[Question],
 ) -> Plan:  # fmt: skip
-    """The fastest configurations that are legal and fit, best first, or why there are none. Raises `PlannerError`."""
-    asked = _request(model, cluster, gpus, question, top=top, objective=objective, time_limit=time_limit)
+    """The fastest configurations that are legal and fit, best first, or why there are none; `effort`: times as much
+    work on layouts of pipelines as by default, which closes gaps of the proof. Raises `PlannerError`."""
+    more = {"top": top, "objective": objective, "time_limit": time_limit, "effort": effort}
+    asked = _request(model, cluster, gpus, question, **more)
     from planner.objective import plan_with_size
     from planner.spec.planfile import CHOOSES_SIZE
 
@@ -176,12 +183,15 @@ def _request(
             raise InputError(f"{key} must be a mapping", repr(given[key]), f"write {key}={_EXAMPLES[key]}")
     if not isinstance(given.get("top", 1), Integral):
         raise InputError("top must be a whole number", repr(given["top"]))
-    _check_number("time_limit", given.get("time_limit"))
+    for key in ("time_limit", "effort"):
+        _check_number(key, given.get(key))
     stated = (f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items())
     layout, settings = split_layout(stated)
     assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())
     if "global_batch" in given:
         given["global_batch"] = str(given["global_batch"])
+    if "without" in given:
+        given["without"] = _names_left_out(given["without"])
     if "tokens" in given:
         given["tokens"] = _tokens(given["tokens"])
     if "mtp" in given:
@@ -190,6 +200,14 @@ def _request(
         model=_name("model", model), cluster=_name("cluster", cluster), gpus=gpus,
         restrict=parse_restriction(settings), layout=layout, assume=assume, **given,
     )  # fmt: skip
+
+
+def _names_left_out(given: object) -> tuple[str, ...]:
+    """Names as text or as a list of it. Raises `InputError`."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InputError("without must be a name or a list of names", repr(given), "write without=['deepep']")
+    return names_left_out(names)
 
 
 def _headroom(given: object) -> float:

@@ -30,22 +30,22 @@ from planner.spec.planfile import (
     StageMemory,
 )
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryVerdict, memory_verdict
+from planner.spec.verdict import MemoryRoom, MemoryVerdict
 
 
 class Chooser:
-    """Predicts configurations of one problem. `limit`: what of a device's memory may be used [bytes]."""
+    """Predicts configurations of one problem. `headroom`: share of a device's memory that is kept back [1]."""
 
     def __init__(
         self,
         problem: Problem,
         model: CostModel,
         simulator: PipelineSimulator,
-        limit: float,
+        headroom: float,
         campaign: Assumptions,
     ) -> None:
         self.problem, self.model, self.simulator = problem, model, simulator
-        self.limit, self.campaign = limit, campaign
+        self.room, self.campaign = MemoryRoom.of(problem, headroom), campaign
 
     def choices(
         self, table: ConfigTable, splits: Mapping[ParallelConfig, SplitResult] | None = None
@@ -84,7 +84,9 @@ class Chooser:
         even = even_split(spec.num_layers, config.pp, config.vpp)
         even_cost = cost_of_split(self.model, config, even, self.simulator) if even else None
         even_time = (
-            float(even_cost.step_time[0]) if even_cost and even_cost.device_memory[0] <= self.limit else None
+            float(even_cost.step_time[0])
+            if even_cost and even_cost.device_memory[0] <= self.room.sure
+            else None
         )
         if even_time is not None and even_time < choice.step_time and not note:
             note = "the even split's memory might not fit"
@@ -133,6 +135,7 @@ class Chooser:
         least, most = host_range(config.offload, time["host_transfer"])
         return Choice(
             config=PlannedConfig.of(config, self.problem.context_kinds[0]),
+            stack=self.problem.stack.name,
             step_time=step,
             step_time_low=(step - time["host_transfer"] + least) / (1 + band),
             step_time_high=(step - time["host_transfer"] + most) * (1 + band),
@@ -196,12 +199,10 @@ class Chooser:
             stage=int(cost.stage[row]),
             stages=len(layers),
             phase=phase,
-            limit=self.limit,
-            verdict=memory_verdict(
-                peak, self.limit, self.problem.cluster.accelerator.memory, self.problem.stack.overhead.error
-            )
-            if fits
-            else MemoryVerdict.DOES_NOT_FIT,
+            capacity=self.room.capacity,
+            limit=self.room.limit,
+            error=self.room.error,
+            verdict=self.room.verdict(peak) if fits else MemoryVerdict.DOES_NOT_FIT,
             logged=float(cost.peak_memory[row]),
             terms={name: value for name, value in terms.items() if value},
             per_stage=tuple(stages),

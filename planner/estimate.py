@@ -13,10 +13,11 @@ from planner.errors import InputError
 from planner.frameworks import explicit_splits, framework_of_stack
 from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
+from planner.nearest_run import nearest_run
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
 from planner.solve.splits.dealt import Dealt
+from planner.solve.unasked import Answer, numeric_gains, option_gains, said_of, wide_scores
 from planner.space.axes import RESTRICTABLE, check_restriction, modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
@@ -54,6 +55,7 @@ def make_estimate(request: Request) -> Plan:
             "layers assigned to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+    found = found.model_copy(update={"nearest_run": nearest_run(problem)})
     return with_launch_note(found, problem.model, problem.stack)
 
 
@@ -117,11 +119,8 @@ def estimate_of(
     if broken:
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
-        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
-    helps = () if broken else faster_kernels(
-        problem, ConfigTable.of([config]), answer.limit, cost_model,
-        {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None,
-    )  # fmt: skip
+        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.room.sure)
+    helps = () if broken else _helps(problem, config, chunks, answer.room.sure)
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
     if not chunks or not found.choices:
         return found
@@ -132,13 +131,25 @@ def estimate_of(
     )
     split = SplitFacts(
         layers_per_chunk=chunks,
-        own_step_time=None if own is None or own.device_memory[0] > answer.limit else float(own.step_time[0]),
+        own_step_time=None
+        if own is None or own.device_memory[0] > answer.room.sure
+        else float(own.step_time[0]),
         even_step_time=None,
         bound=0.0,
         gap=1.0,
         stated=True,
     )
     return found.model_copy(update={"choices": (found.choices[0].model_copy(update={"split": split}),)})
+
+
+def _helps(
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], limit: float
+) -> tuple[str, ...]:
+    """What options of the stack and other numerics would bring to the configuration, in sentences."""
+    dealt = {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None
+    asked = Answer(problem, ConfigTable.of([config]), limit, cost_model, dealt)
+    numerics, name = numeric_gains(asked), problem.stack.name
+    return (*said_of((*option_gains(asked), *numerics), asked, name), *wide_scores(asked, name, numerics))
 
 
 def named_config(

@@ -1,7 +1,7 @@
 """How should this model be trained on this cluster? The main path, in about a screen; read this first.
 
     given     resolve(request)                 model, cluster, job, stack      -> Problem
-    legal     enumerate_configs(problem)       every configuration, as columns -> Enumeration
+    legal     Space(problem)                   every configuration, by cuts    -> Space
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
               refine(model, found, look)       in the order of simulated pipelines
@@ -17,16 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
-from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
-from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.faster_kernels import Splits, faster_kernels
-from planner.solve.pareto import pareto_front
+from planner.nearest_run import nearest_run
+from planner.over_members import plan_over_members
+from planner.posed import Posed
+from planner.request import Request, cost_model, resolve
+from planner.solve.kept import Front
+from planner.solve.open import open_configurations
+from planner.solve.pareto import REACH, ParetoFront, pareto_front
 from planner.solve.refine import (
     EFFORT,
     FINALISTS,
@@ -46,35 +51,39 @@ from planner.solve.relax import (
     doubled_batch,
     fitting_changes,
     large_run_batch,
-    legal_batches,
     legal_changes,
     with_batch,
 )
-from planner.solve.search import SearchResult, bounds_of, search
+from planner.solve.search import SearchResult, search
 from planner.space.axes import recompute_choices
-from planner.space.batch import batch_words
-from planner.space.enumerate import Enumeration, enumerate_configs
+from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
-from planner.spare_nodes import FEW_LEGAL, with_spare_nodes
+from planner.spare_nodes import FEW_CUTS, with_spare_nodes
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryVerdict, safe_limit, worth_the_risk
+from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
 from planner.stopping import Stopwatch
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
 
 
 def make_plan(request: Request) -> Plan:
-    """The fastest configurations that are legal and fit, or why there are none; one that may not fit, if asked for,
-    only where it gains what is worth the risk. Raises `PlannerError`."""
+    """The fastest configurations that are legal and fit, on any stack that is named with any of its options that change
+    speed alone, or why there are none. Raises `PlannerError`."""
+    return plan_over_members(request, _plan_of_member)
+
+
+def _plan_of_member(request: Request, posed: Posed) -> Plan:
+    """The same on one stack as it is named; what may not fit, if asked for, only where it gains what is worth the
+    risk."""
     with Stopwatch(request.time_limit) as watch:
-        found = _searched(request, watch)
+        found = _searched(request, watch, posed)
         by_time = Objective(request.objective) is Objective.STEP_TIME
         if not (request.borderline and by_time and _may_not_fit(found)) or watch.stopped():
             return found
-        surely = _searched(replace(request, borderline=False), watch)
+        surely = _searched(replace(request, borderline=False), watch, posed)
         if not surely.found or _may_not_fit(surely):
             return found
         bold, sure = found.choices[0], surely.choices[0]
@@ -90,44 +99,28 @@ def _may_not_fit(plan: Plan) -> bool:
     return plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
 
 
-def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
-    """The problem that a request stands for, what was assumed, and its legal configurations: where nobody named a
-    batch and none divides that of about 4M tokens, under the nearest that one divides."""
-    problem, assumed = resolve(request)
-    rules = rules_for(problem.stack)
-    space = enumerate_configs(problem, rules, request.restrict)
-    undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
-    batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
-    if not batches:
-        return problem, assumed, space
-    batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
-    problem, assumed = resolve(replace(request, global_batch=str(batch)))
-    said = f"global batch {batch_words(batch, problem.job.seq_len)} (the nearest to 4M tokens that is legal here)"
-    return problem, (*assumed, said), enumerate_configs(problem, rules, request.restrict)
-
-
-def _searched(request: Request, watch: Stopwatch) -> Plan:
-    check_request(request)
-    problem, assumed, space = _posed(request)
-    model = cost_model(problem)
-    limit = problem.cluster.accelerator.memory * (1 - request.headroom)
-    simulator, objective = simulator_of(model), Objective(request.objective)
-    bounds = bounds_of(model, space, limit)
-    error = problem.stack.overhead.error
-    allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
+def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
+    problem, assumed, space, model, room = posed.problem, posed.assumed, posed.space, posed.model, posed.room
+    simulator, objective, source = posed.simulator, Objective(request.objective), posed.source
+    listed_front, allowed = Front(), room.limit if request.borderline else room.sure
     finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
 
     def look(most: int) -> SearchResult:
-        return search(model, space, allowed, most, bounds, watch.stopped)
+        return search(model, source, allowed, most, stopped=watch.stopped, front=listed_front)
 
     found, splits = look(finalists), None
-    if allowed < limit and not len(found.best) and not watch.stopped():
-        allowed = limit
+    for more in (tier for tier in room.tiers if tier > allowed):
+        if len(found.best) or watch.stopped():
+            break
+        allowed = more
         found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
-    front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
+    front = ParetoFront(found.best.take(slice(0)), np.zeros(0), np.zeros(0), False)
+    if wanted:
+        reach, most = np.inf if objective is Objective.HEADROOM else REACH, max(room.limit, allowed)
+        front = pareto_front(model, source, most, watch.stopped, listed_front, reach)
     if objective is Objective.HEADROOM:
-        found = replace(found, best=front.roomiest(limit).take(slice(request.top)))
+        found = replace(found, best=front.roomiest(room.limit).take(slice(request.top)))
     else:
         listed = max(LISTED, request.top) if request.thorough else request.top
         simulated = SIMULATED if request.thorough else PASSING_SIMULATED
@@ -137,17 +130,15 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         splits = solve_splits(
             model, simulator, found, allowed, explicit, watch.stopped,
             lambda config: recompute_choices(problem, request.restrict, config),
-            EFFORT if request.thorough else PASSING_EFFORT,
+            request.effort * (EFFORT if request.thorough else PASSING_EFFORT),
+            (lambda best: open_configurations(model, source, allowed, best)) if request.thorough else None,
         )  # fmt: skip
         once = listed_once(problem, request.restrict)
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
     helps: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     if request.thorough:
-        dealt = (
-            {config: split.dealt for config, split in splits.splits.items() if split.dealt} if splits else {}
-        )
-        helps, notes = _advice(request, problem, model, space, found, dealt, limit, watch)
+        helps, notes = _advice(request, problem, model, space, found, allowed, watch)
     answer = Answerer(
         problem,
         model,
@@ -161,40 +152,47 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     made = made.model_copy(update={"notes": notes})
     if not request.thorough:
         return made
-    if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
+    made = made.model_copy(update={"nearest_run": nearest_run(problem)})
+    if len(space) <= FEW_CUTS and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)
 
 
 def _advice(
-    request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, splits: Splits,
-    limit: float, watch: Stopwatch,
+    request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, allowed: float,
+    watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
     nobody asked for is much slower than a larger one."""
-    if not len(space):
+    room = MemoryRoom.of(problem, request.headroom)
+    if not found.legal + found.undealt + found.undealt_by_memory:
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
-        if watch.ending is not Ending.COMPLETE:
-            return None, ()
-        larger = _larger(request, problem.cluster.num_devices)
-        resized = _resized(request, problem)
-        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger, resized)), ()
+        return (_fitting(request, problem), ()) if watch.ending is Ending.COMPLETE else (None, ())
     if request.objective == Objective.HEADROOM:
         return (), ()
-    faster = faster_kernels(problem, found.best, limit, cost_model, splits)
+    surely: tuple[str, ...] = ()
+    if allowed > room.sure and not (request.borderline or watch.stopped()):
+        surely = tuple(f"this would surely fit: {change}" for change in _fitting(request, problem))
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
     if not better or watch.stopped():
-        return faster, ()
+        return surely, ()
     other = cost_model(with_batch(problem, better))
-    advice = better_batch_advice(model, found.best, other, limit, request.restrict)
+    advice = better_batch_advice(model, found.best, other, allowed, request.restrict)
     if advice is None:
-        return faster, ()
+        return surely, ()
     unasked = request.global_batch is None and better > problem.job.global_batch
-    return (*faster, advice.said), ((advice.note,) if unasked and advice.note else ())
+    return (*surely, advice.said), ((advice.note,) if unasked and advice.note else ())
+
+
+def _fitting(request: Request, problem: Problem) -> tuple[str, ...]:
+    """Changes of the request under which something fits."""
+    room, larger = MemoryRoom.of(problem, request.headroom), _larger(request, problem.cluster.num_devices)
+    resized = _resized(request, problem)
+    return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized))
 
 
 def _larger(request: Request, devices: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What was a plan made for? Model, cluster, job and stack, read again from its file.
+"""What was a plan made for? Model, cluster and job, and the stack of each of its choices, read again from its file.
 
 A plan holds the model and the cluster of a user's own files, so that it can be moved; what planner ships, it names.
 Left out: the answer itself (`spec/planfile.py`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from planner.catalog.load_overlay import load_overlay
+from planner.catalog.load_overlay import calibrated, load_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import model_parameters
 from planner.errors import InputError, PlannerError
@@ -63,9 +63,12 @@ def _check_layers(choice: Choice, model: ModelSpec) -> None:
         raise InputError("layout, layers_per_stage and split of a plan must say the same", given, hint)
 
 
-def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Problem:
-    """Model, cluster, job and stack that a plan was made for. Raises `PlannerError` for what can no longer be read."""
-    return problem_on(plan, planned_machine(plan, cluster), calibration)
+def planned_problem(
+    plan: Plan, choice: Choice, cluster: str | None = None, calibration: Path | None = None
+) -> Problem:
+    """Model, cluster, job and stack that a choice of a plan is for. Raises `PlannerError` for what can no longer be
+    read."""
+    return problem_on(plan, choice, planned_machine(plan, cluster), calibration)
 
 
 def planned_machine(plan: Plan, cluster: str | None = None) -> Cluster:
@@ -105,12 +108,12 @@ def _links(facts: ClusterFacts) -> str:
     return ", ".join(f"{t.name} of {t.devices:,} at {t.bandwidth / 1e9:g} GB/s" for t in facts.tiers)
 
 
-def problem_on(plan: Plan, machine: Cluster, calibration: Path | None = None) -> Problem:
-    """What a plan was made for, on a cluster which need not be the plan's. Raises `PlannerError`."""
-    stack, model = load_stack(plan.subject.stack.name), planned_model(plan)
+def problem_on(plan: Plan, choice: Choice, machine: Cluster, calibration: Path | None = None) -> Problem:
+    """What a choice of a plan is for, on a cluster which need not be the plan's. Raises `PlannerError`."""
+    stack, model = load_stack(choice.stack), planned_model(plan)
     if calibration is not None:
         overlay = load_overlay(str(calibration))
-        stack, machine = overlay.of_stack(stack), overlay.of_cluster(machine)
+        stack, machine = calibrated(stack, overlay), overlay.of_cluster(machine)
     job = plan.subject.job.job()
     return Problem(model, machine, job, with_device_kernels(stack, model, machine.accelerator, job.precision))
 

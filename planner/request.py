@@ -6,19 +6,20 @@ Left out: which axes a question holds fixed (`space/restriction.py`), and the an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
-from planner.catalog.stack_options import idle_options
+from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
+from planner.catalog.stack_options import idle_options, with_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
-from planner.frameworks import framework_of_stack
-from planner.solve.balance import balance_experts, zipf_loads
+from planner.frameworks import framework_of_stack, written_stacks
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
+from planner.space.without import check_named
 from planner.spec.config import ContextKind
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
@@ -46,6 +47,7 @@ Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
 LONGEST_SEQUENCE = 2**30
+MOST_EFFORT = 1000
 BALANCE_EFFORT = 0.1  # of placing experts, at each degree
 MOST_REPLICAS = 8  # of an expert on average
 
@@ -65,6 +67,7 @@ class Request:
     tokens: float | None = None
     objective: str = Objective.STEP_TIME
     time_limit: float | None = None  # of the search [s]
+    effort: float = 1.0  # times as much work on layouts of pipelines as by default
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layout: str = ""  # of an estimate: layers of every (virtual) stage, "Et*3|t*4|tttL" or "3,4,3"
     headroom: float = 0.05
@@ -87,12 +90,16 @@ class Request:
     calibration: str | None = None  # a file of `planner calibrate`
     expert_loads: str | None = None  # a file, or "zipf:0.6"
     expert_replicas: int | None = None
+    without: tuple[str, ...] = ()  # options and axes that a search leaves out, see `space.without`
+    options: tuple[str, ...] = ()  # of the stack, beyond those named: what a search turned on
     bf16_layers: str | None = None  # "1,1": first and last layers that an 8- or 4-bit recipe keeps in bf16
 
 
 def check_request(request: Request, estimate: bool = False) -> None:
     if request.objective not in [*Objective]:
         raise InputError(f"unknown objective {request.objective!r}", hint="one of: " + ", ".join(Objective))
+    if not 0 < request.effort <= MOST_EFFORT:
+        raise InputError(f"the effort must be above 0 and at most {MOST_EFFORT}", str(request.effort))
     if request.time_limit is not None and not request.time_limit > 0:
         raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:
@@ -102,11 +109,24 @@ def check_request(request: Request, estimate: bool = False) -> None:
     if request.layout and not estimate:
         must = "layout= states the split of one configuration, which a search solves itself"
         raise InputError(must, request.layout, "use planner estimate, or leave it out")
+    if request.without and estimate:
+        must = "--without leaves something out of a search; an estimate has what is named"
+        raise InputError(must, ",".join(request.without), "leave it out, and name options with --stack")
+    for name in (request.stack or "").split(BETWEEN):
+        check_named(name, request.without)
     if request.top < 1:
         raise InputError("top must be 1 or more", str(request.top))
     load_assumptions(request.assume)
     if request.seq_len is not None and not 1 <= request.seq_len <= LONGEST_SEQUENCE:
         raise InputError(f"the sequence length must be from 1 to {LONGEST_SEQUENCE}", str(request.seq_len))
+
+
+def each_stack(request: Request) -> tuple[Request, ...]:
+    """The question under each of the stacks that it names. Raises `InputError`."""
+    if request.stack is None or not names_several(request.stack):
+        return (request,)
+    chip = load_cluster(request.cluster, request.gpus).accelerator
+    return tuple(replace(request, stack=name) for name in stacks_asked(request.stack, chip, written_stacks()))
 
 
 def resolve(
@@ -143,10 +163,13 @@ def resolve(
     if name is None:
         name = default_stack(cluster.accelerator)
         assumed.append(f"stack {name} (default)")
+    require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:
-        stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
+        stack, cluster = _calibrated(stack, overlay), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
+    if request.options:
+        stack = with_options(stack, list(request.options))
     precision = _precision(request.precision, stack, cluster, assumed)
     runner = framework_of_stack(stack.framework)
     if runner is not None:
@@ -197,6 +220,12 @@ def _overlay(path: str) -> Overlay:
     from planner.catalog.load_overlay import load_overlay  # few questions have one
 
     return load_overlay(path)
+
+
+def _calibrated(stack: Stack, overlay: Overlay) -> Stack:
+    from planner.catalog.load_overlay import calibrated
+
+    return calibrated(stack, overlay)
 
 
 def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, int]:
@@ -261,6 +290,8 @@ def _expert_imbalance(
         if request.expert_replicas is not None:
             raise InputError("replicas of experts need their loads", hint="add --expert-loads zipf:0.6")
         return (), 0
+    from planner.solve.balance import balance_experts, zipf_loads
+
     counts = {layer.moe.experts for layer in model.blocks if layer.moe}
     if len(counts) != 1:
         raise InputError("expert loads need a model whose layers have equally many experts", model.name)

@@ -1,7 +1,7 @@
-"""Which other configurations of the list should be weighed against the first?
+"""Which other configuration of the list is faster where experts are not balanced?
 
-Those as fast as far as a prediction can tell, simpler or with more memory free, and the one that is faster where
-experts are not balanced. Left out: what makes any of them as fast as it is (`reasons.py`).
+Left out: which is to be taken of those that are as fast as a prediction can tell (`recommend.py`), and what makes any
+of them as fast as it is (`reasons.py`).
 """
 
 from __future__ import annotations
@@ -11,75 +11,12 @@ from dataclasses import replace
 
 from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.planfile import Choice, PlannedConfig
+from planner.spec.planfile import Choice
 from planner.spec.rule import Problem
-from planner.units import format_capacity
 
-# Of the step: no stack's error is as small, and of sweeps never fitted the picks lose 2 % at the median
-# (benchmarks/RESULTS.md, "On groups never seen")
-TIE = 0.01
-ROOMIER = 0.05  # of a device's memory
 BALANCED_LEAD = 0.05  # of the step: a few more tokens for the busiest rank undo it
 FEWER_RANKS = 4  # times fewer share the experts: much less is lost where these are not balanced
 UNBALANCED = 1.1  # tokens of the busiest rank over the mean, where the slope of the step is taken
-
-
-def rivals(
-    problem: Problem,
-    config: ParallelConfig,
-    choices: Sequence[Choice],
-    model_of: Callable[[Problem], CostModel],
-) -> tuple[str, ...]:
-    """All of them, in sentences. `config`: the first of `choices`, which come fastest first."""
-    return (
-        *simpler_tie(choices),
-        *roomier_tie(choices),
-        *balanced_lead(problem, config, choices, model_of),
-    )
-
-
-def simpler_tie(choices: Sequence[Choice]) -> tuple[str, ...]:
-    """The fastest of those that are as fast as the first, as far as a prediction can tell, with fewest of its kinds of
-    parallelism and no other: degrees above 1 but dp's; nor CUDA graphs or offloading that the first does without."""
-    best = choices[0]
-    kinds, extras = _kinds(best.config), _extras(best.config)
-    simpler = [
-        i
-        for i, c in enumerate(choices)
-        if c.step_time <= best.step_time * (1 + TIE)
-        and _kinds(c.config) < kinds
-        and _extras(c.config) <= extras
-    ]
-    if not simpler:
-        return ()
-    i = min(simpler, key=lambda i: (len(_kinds(choices[i].config)), i))
-    return (
-        f"#{i + 1} ({choices[i].config.text}) is simpler and as fast, as far as a prediction can tell "
-        f"(+{choices[i].step_time / best.step_time - 1:.1%})",
-    )
-
-
-def _kinds(config: PlannedConfig) -> frozenset[str]:
-    return frozenset(axis for axis in ("tp", "cp", "pp", "vpp", "ep", "etp") if getattr(config, axis) > 1)
-
-
-def _extras(config: PlannedConfig) -> frozenset[str]:
-    return frozenset(name for name in ("cuda_graph_impl", "offload") if getattr(config, name))
-
-
-def roomier_tie(choices: Sequence[Choice]) -> tuple[str, ...]:
-    """Which one is as fast as the first, as far as a prediction can tell, and leaves the most memory free."""
-    best = choices[0]
-    ties = [i for i, c in enumerate(choices) if c.step_time <= best.step_time * (1 + TIE)]
-    most = min(ties, key=lambda i: choices[i].memory.peak)
-    tie, limit = choices[most], best.memory.limit
-    if best.memory.peak - tie.memory.peak < ROOMIER * limit:
-        return ()
-    free, more = (format_capacity(max(limit - c.memory.peak, 0.0)) for c in (best, tie))
-    return (
-        f"#{most + 1} is as fast, as far as a prediction can tell (+{tie.step_time / best.step_time - 1:.1%}), "
-        f"and leaves {more} free instead of {free}",
-    )
 
 
 def balanced_lead(

@@ -20,11 +20,11 @@ from enum import StrEnum
 from typing import Any
 
 from planner.cost.params import model_parameters
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
 from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
-from planner.request import Request, resolve
+from planner.request import Request, each_stack, resolve
 from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
@@ -124,9 +124,11 @@ class _Sizer:
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
         self._curve: list[int] = []  # nodes
-        self.problem = resolve(replace(self.request, gpus=self.per_node))[0]
+        problems = _problems(replace(self.request, gpus=self.per_node))
+        self.problem = problems[0]
         self.noun = self.problem.cluster.accelerator.noun
-        self.least_nodes = -(-_least_devices(self.problem, request.headroom) // self.per_node)
+        least = min(_least_devices(problem, request.headroom) for problem in problems)
+        self.least_nodes = -(-least // self.per_node)
 
     def at(self, nodes: int) -> Point:
         """The point of a number of nodes, computed once."""
@@ -401,6 +403,19 @@ def _whole_nodes(request: Request) -> tuple[int, int]:
     if most < per_node:
         raise InputError(f"--max-gpus must be at least one node of {per_node}", str(most))
     return per_node, most // per_node
+
+
+def _problems(request: Request) -> list[Problem]:
+    """What a question stands for under each of its stacks that can answer it. Raises `PlannerError` where none can."""
+    found, refused = list[Problem](), list[PlannerError]()
+    for one in each_stack(request):
+        try:
+            found.append(resolve(one)[0])
+        except PlannerError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
 
 
 def _least_devices(problem: Problem, headroom: float) -> int:

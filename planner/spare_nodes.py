@@ -1,7 +1,7 @@
 """Would fewer nodes, of a number that divides well, be faster? 127 nodes force dp 127; 125 do not. 9 nodes leave 8
 replicas of a batch of 512 at most; 8 nodes do not, nor do 64 where 96 leave 256.
 
-Left out: numbers of nodes that divide well, larger searches (`FEW_LEGAL`), and which size a goal needs (`size.py`).
+Left out: numbers of nodes that divide well, larger searches (`FEW_CUTS`), and which size a goal needs (`size.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planner.spec.planfile import Plan
 from planner.stopping import Stopwatch
 from planner.units import format_time
 
-FEW_LEGAL = 5_000_000  # configurations: another search takes a few seconds at most
+FEW_CUTS = 100_000  # of the space: another search takes a few seconds at most
 AWKWARD = 11  # the least prime factor of a number of nodes that hardly any model or batch shares
 SMOOTH = (2, 3, 5)
 REACH = 8  # an eighth of the nodes is left out at most, but where only half of them share more with the batch

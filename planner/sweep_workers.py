@@ -1,4 +1,4 @@
-"""Who works on the points of a sweep? This process, a pool of processes, or the workers of a Dask cluster.
+"""Who works on the points of a sweep? This process or a pool of processes; `dask_workers` has those of a cluster.
 
 A request in, rows of a table out, in whichever process. Rows hold no times of day and no durations of the search, so
 the same point gives the same row everywhere. Answers come in the order in which they are ready, each with the number
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final
+from typing import Final
 
-from planner import __version__
 from planner.errors import InputError, PlannerError
 from planner.outcome import check_whole
 from planner.plan import make_plan
@@ -27,18 +26,12 @@ Answer = tuple[int, list[Row]]
 Workers = Callable[[Mapping[int, Request]], Iterator[Answer]]
 AHEAD: Final = 4  # points handed out for every worker, so that none waits
 MOST_DEATHS: Final = 3  # of workers in a row, without an answer in between
-CONNECT: Final = 15  # seconds
 
 _ASKED = ("model", "cluster", "gpus", "seq_len", "precision", "optimizer", "stack")
 
 
-def answer_point(request: Request, version: str) -> list[Row]:
-    """The rows of a request's best configurations; one with the reason where there is none.
-
-    `version`: of the planner that asks. Raises `InputError` if this one is another, as a worker's may be.
-    """
-    if version != __version__:
-        raise InputError("all workers must run the same planner", f"{__version__}, asked by {version}")
+def answer_point(request: Request) -> list[Row]:
+    """The rows of a request's best configurations; one with the reason where there is none."""
     try:
         plan = make_plan(request)
     except PlannerError as error:
@@ -58,7 +51,7 @@ def answer_point(request: Request, version: str) -> list[Row]:
 def here(points: Mapping[int, Request]) -> Iterator[Answer]:
     """All in this process, in order."""
     for number, request in points.items():
-        yield number, answer_point(request, __version__)
+        yield number, answer_point(request)
 
 
 def pool(processes: int) -> Workers:
@@ -93,7 +86,7 @@ def _pool_round(points: Mapping[int, Request], processes: int) -> Iterator[Answe
         try:
             while True:
                 while len(pending) < AHEAD * processes and (point := next(waiting, None)):
-                    pending[executor.submit(answer_point, point[1], __version__)] = point[0]
+                    pending[executor.submit(answer_point, point[1])] = point[0]
                 if not pending:
                     return
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
@@ -102,65 +95,3 @@ def _pool_round(points: Mapping[int, Request], processes: int) -> Iterator[Answe
                     yield pending.pop(future), rows
         finally:
             end_pool(executor)  # all is answered, or nobody waits for the rest
-
-
-def dask(address: str) -> Workers:
-    """The workers of the Dask scheduler at an address. Raises `InputError` where it cannot be reached."""
-
-    def work(points: Mapping[int, Request]) -> Iterator[Answer]:
-        distributed = _distributed()
-        try:
-            client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
-            hint = "start one: dask scheduler, and dask worker ADDRESS on every machine"
-            raise InputError("the Dask scheduler must answer", f"{address}: {error}"[:300], hint) from None
-        try:
-            yield from _dask_answers(distributed, client, points)
-        finally:
-            client.close()
-
-    return work
-
-
-def _distributed() -> Any:
-    try:
-        import distributed
-    except ModuleNotFoundError:
-        must = "--dask needs Dask's distributed package, here and on the workers"
-        raise InputError(must, hint="install it: pip install 'planner[sweep]'") from None
-    return distributed
-
-
-def _dask_answers(distributed: Any, client: Any, points: Mapping[int, Request]) -> Iterator[Answer]:
-    """Dask itself asks again what a dead worker was working on."""
-    waiting = iter(points.items())
-    numbers: dict[str, int] = {}
-    ready = distributed.as_completed([], loop=client.loop, raise_errors=False)
-
-    def hand_out() -> None:
-        point = next(waiting, None)
-        if point is not None:
-            future = client.submit(answer_point, point[1], __version__, pure=False)
-            numbers[future.key] = point[0]
-            ready.add(future)
-
-    for _ in range(AHEAD * max(sum(client.nthreads().values()), 1)):
-        hand_out()
-    for future in ready:
-        number = numbers.pop(future.key)
-        if future.status != "finished":
-            _explain(distributed, future)
-        rows = future.result()
-        future.release()
-        yield number, rows
-        hand_out()
-
-
-def _explain(distributed: Any, future: Any) -> None:
-    error = future.exception()
-    if isinstance(error, InputError):
-        raise error
-    if isinstance(error, distributed.KilledWorker):
-        _give_up(MOST_DEATHS)
-    must, hint = "workers must be able to import this planner", "install the same planner on every worker"
-    raise InputError(must, f"{type(error).__name__}: {error}"[:300], hint)

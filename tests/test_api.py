@@ -50,11 +50,13 @@ def test_estimate_takes_a_split_as_the_verb_does() -> None:
     assert own.choices[0].layers_per_stage == (9, 7)
     named = {**pins, "layout": "Et*9|t*7L"}
     assert same(own, planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set=named, **SMALL))
-    best = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, set={**pins, "vpp": 1}, **SMALL).choices[0]
+    free = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, set={**pins, "vpp": 1}, without="all", **SMALL)
+    best = free.choices[0]
     axes = {
         axis: getattr(best.config, axis) for axis in ("tp", "cp", "pp", "vpp", "micro_batch", "zero", "sp")
     }
-    again = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={**axes, "layout": best.layout}, **SMALL)
+    named = {**axes, "layout": best.layout}
+    again = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set=named, stack=best.stack, **SMALL)
     assert best.layout
     assert again.choices[0].step_time == pytest.approx(best.step_time)
     with pytest.raises(InputError, match="planner estimate"):
@@ -79,6 +81,11 @@ def test_compare_and_size_are_typed_and_tables() -> None:
     nothing = planner.plan("llama-3.1-405b", "1x8 h100").to_dataframe()
     assert len(nothing) == 1
     assert nothing["reason"][0]
+
+
+def test_of_a_family_of_stacks_the_newest_is_taken_and_named() -> None:
+    found = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, stack="torchtitan", top=1, **SMALL)
+    assert found.subject.stack.name == "torchtitan-2026"
 
 
 def test_mistakes_say_what_to_do() -> None:

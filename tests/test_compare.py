@@ -54,6 +54,18 @@ def test_no_price_is_last_by_cost_and_said(three: Comparison) -> None:
     assert "no price known" in text
 
 
+def test_each_cluster_says_what_was_turned_on_there_and_what_nobody_wants_is_left_out() -> None:
+    request = replace(REQUEST, stack="deepspeed-2025", tokens=None)
+    found = compare_clusters(request, CLUSTERS[:2], (8,))
+    stacks = {standing.cluster: standing.best.stack for standing in found.standings if standing.best}
+    assert "flash-attention-3" in stacks["dgx-h100"]
+    assert "flash-attention-3" not in stacks["dgx-a100"]
+    text = render(comparison_document(found), Console(width=200, file=io.StringIO()))
+    assert stacks["dgx-h100"] in text
+    plain = compare_clusters(replace(request, without=("all",)), CLUSTERS[:2], (8,))
+    assert {standing.best.stack for standing in plain.standings if standing.best} == {"deepspeed-2025"}
+
+
 def test_one_count_for_each() -> None:
     found = compare_clusters(REQUEST, CLUSTERS[:2], (8, 16))
     assert {standing.cluster: standing.gpus for standing in found.standings} == {

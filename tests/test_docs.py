@@ -49,6 +49,7 @@ def test_shells_complete_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "llama-3.1-70b" in complete_model("llama-3.1")
     assert complete_cluster("dgx-h1") == ["dgx-h100"]
     assert complete_stack("megatron-2026") == ["megatron-2026"]
+    assert complete_stack("deepspeed") == ["deepspeed", "deepspeed-2025"]
     assert complete_model("nonsense") == []
 
 

@@ -97,8 +97,9 @@ def edited(
 ) -> Path:
     """The file of a plan whose best configuration or stack was changed by hand."""
     document = json.loads(plan.model_dump_json())
-    document["choices"][0] |= choice or {}
-    document["subject"]["stack"]["name"] = stack or plan.subject.stack.name
+    named = stack or plan.subject.stack.name
+    document["choices"][0] |= {"stack": named, **(choice or {})}
+    document["subject"]["stack"]["name"] = named
     file.write_text(json.dumps(document))
     return file
 

@@ -157,9 +157,9 @@ def test_choices_come_best_first_and_fit(small_plan: Plan) -> None:
 
 
 def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> None:
-    problem, _ = resolve(SMALL)
-    model = cost_model(problem)
     for index, choice in enumerate(small_plan.choices):
+        problem, _ = resolve(replace(SMALL, stack=choice.stack))
+        model = cost_model(problem)
         config = config_of(small_plan, index)
         assert explain_config(config, problem, RULES) == ()
         dealt = model.with_split(choice.split.layers_per_chunk) if choice.split else model
@@ -170,7 +170,8 @@ def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> Non
 
 def test_the_front_takes_what_the_list_takes(small_plan: Plan) -> None:
     """Its pipelines are simulated as well: a configuration had one time in the list and another on the front."""
-    model, fields = cost_model(resolve(SMALL)[0]), ParallelConfig.__dataclass_fields__
+    asked = replace(SMALL, stack=small_plan.subject.stack.name)
+    model, fields = cost_model(resolve(asked)[0]), ParallelConfig.__dataclass_fields__
     points = small_plan.pareto
     rows = [
         ParallelConfig(**{a: getattr(p.config, a) for a in fields if hasattr(p.config, a)}) for p in points
@@ -189,7 +190,8 @@ def test_an_estimate_of_the_best_says_what_the_plan_said(small_plan: Plan) -> No
     pins = {axis: (getattr(config, axis),) for axis in axes}
     if config.recompute == Recompute.FULL:
         pins["recompute_layers"] = (config.recompute_layers,)
-    named, best = make_estimate(replace(SMALL, restrict=pins)).choices[0], small_plan.choices[0]
+    best = small_plan.choices[0]
+    named = make_estimate(replace(SMALL, restrict=pins, stack=best.stack)).choices[0]
     if (
         best.split and best.split.own_step_time != best.step_time
     ):  # an estimate deals layers as the stack does
@@ -253,8 +255,10 @@ def test_the_fewest_whole_nodes_are_named(cluster: str, fewest: int) -> None:
 def test_the_next_node_is_among_the_sizes_tried_far_from_one_that_fits() -> None:
     """Of 184 GPUs twice as many fit; between them lie more nodes than are all tried, of which the first does."""
     request = Request("deepseek-v3", "dgx-h100", 184)
-    said = make_plan(request).smallest_change
-    assert "this would fit: 192 devices (" in said
+    tight = make_plan(request)
+    assert tight.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
+    said = tight.smallest_change
+    assert "this would surely fit: 192 devices (" in said
     assert "384 sequences a step)" in said, "the batch that a plan of 192 has, not the 368 of 184"
     assert "in steps of" not in said
     assert make_plan(replace(request, gpus=192)).found
@@ -772,8 +776,11 @@ def test_pipelines_that_need_a_program_of_ones_own_are_tried_where_asked_for() -
     tight = Request("llama-3.2-1b", "1x4 rtx4090 100G-ib", 4, 4096, "64", stack="deepspeed-2025")
     tight = replace(tight, restrict={"zero": (0,), "tp": (1,)})
     found = make_plan(tight)
-    assert found.verdict is Verdict.NOTHING_FITS
-    assert "--set pp=" in found.smallest_change
+    assert found.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
+    assert "this would surely fit: a pipeline, by a program of your own: --set pp=" in found.smallest_change
+    full = make_plan(replace(tight, headroom=0.2))
+    assert full.verdict is Verdict.NOTHING_FITS
+    assert "--set pp=" in full.smallest_change
 
 
 def test_adapters_are_in_the_headline() -> None:

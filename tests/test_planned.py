@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from planner.cli import app
 from planner.planned import planned_problem
 from planner.spec.load_plan import load_plan
+from planner.spec.rule import Problem
 
 runner = CliRunner()
 DESCRIBED = "name: ours\nlayers: 8\nhidden: 1024\nffn: 4096\nheads: 8\nvocab: 32000\ncontext: 4096\n"
@@ -34,6 +35,12 @@ def planned(folder: Path, model: str, cluster: str, *more: str) -> Path:
     )
     assert done.exit_code == 0, done.output
     return path
+
+
+def problem_in(path: Path) -> Problem:
+    """What the best configuration of a plan file is for."""
+    plan = load_plan(path)
+    return planned_problem(plan, plan.choices[0])
 
 
 @pytest.mark.parametrize("form", ["description", "config.json"])
@@ -72,7 +79,7 @@ def test_the_plan_holds_the_cluster_of_a_file(tmp_path: Path) -> None:
     file.write_text(CLUSTER.format(100))
     path = planned(tmp_path, "llama-3.2-1b", str(file))
     file.unlink()
-    assert planned_problem(load_plan(path)).cluster.tiers[-1].bandwidth == 100e9 / 8
+    assert problem_in(path).cluster.tiers[-1].bandwidth == 100e9 / 8
     done = runner.invoke(app, ["estimate", str(path), "--gpus", "32"])
     assert done.exit_code == 0, done.output
 
@@ -80,7 +87,7 @@ def test_the_plan_holds_the_cluster_of_a_file(tmp_path: Path) -> None:
 def test_the_plan_names_the_network_of_a_shorthand(tmp_path: Path) -> None:
     path = planned(tmp_path, "llama-3.2-1b", "2x8 h100 100G-roce")
     assert load_plan(path).subject.cluster.name == "2x8 h100-sxm-80g 100G-roce"
-    assert planned_problem(load_plan(path)).cluster.tiers[-1].bandwidth == 100e9 / 8
+    assert problem_in(path).cluster.tiers[-1].bandwidth == 100e9 / 8
 
 
 def test_another_cluster_of_the_same_name_is_refused(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from planner.request import Request, cost_model, resolve
 from planner.solve.refine import listed_once, worth_listing
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.space.without import ALL
 from planner.spec.config import ConfigTable
 from planner.spec.planfile import CLOSED_GAP, Plan
-from planner.spec.verdict import safe_limit
+from planner.spec.verdict import MemoryRoom
 
 Floats = NDArray[np.float64]
 SMALL = "llama-3.2-3b"
@@ -63,16 +64,16 @@ Asked = tuple[Request, Plan, Everything]
 @pytest.fixture(scope="module", params=ASKED)
 def asked(request: pytest.FixtureRequest) -> Asked:
     *subject, options = ASKED[request.param]
-    question = replace(Request(*subject, seek_batch=False, front=False), **options)
+    question = replace(Request(*subject, seek_batch=False, front=False, without=(ALL,)), **options)
     problem, _ = resolve(question)
     space = enumerate_configs(problem, rules_for(problem.stack), question.restrict)
     model = cost_model(problem)
-    table, capacity = space.table(), problem.cluster.accelerator.memory
-    cost, limit = evaluate_exactly(model, table), capacity * (1 - question.headroom)
-    sure = limit if question.borderline else safe_limit(limit, capacity, problem.stack.overhead.error)
-    within = [(cost.device_memory <= allowed) & on_host(model, table) for allowed in (sure, limit)]
+    table, room = space.table(), MemoryRoom.of(problem, question.headroom)
+    cost = evaluate_exactly(model, table)
+    tiers = (room.limit, room.most) if question.borderline else room.tiers
+    within = [(cost.device_memory <= allowed) & on_host(model, table) for allowed in tiers]
     stem = np.repeat(np.arange(len(space.stems)), space.counts)
-    fits = within[0] if within[0].any() else within[1]
+    fits = next((each for each in within if each.any()), within[-1])
     assert 10 < len(table) < 30_000
     every = Everything(model, table, cost.step_time, cost.device_memory, fits, stem)
     return question, make_plan(question), every

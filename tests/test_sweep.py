@@ -6,14 +6,16 @@ import csv
 import io
 import json
 import re
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from planner import sweep_workers
-from planner.cli import app
+from planner.cli import app, sweep
 from planner.cli.sweep import csv_text, write_table
 from planner.errors import FileInputError, InputError
 from planner.request import Request
@@ -80,6 +82,15 @@ def test_points_that_are_refused_are_counted_and_the_first_says_why(tmp_path: Pa
     assert "1 of 1 points without a plan, 1 of them refused" in none.stderr
 
 
+def test_families_of_stacks_are_their_newest(tmp_path: Path) -> None:
+    text = (
+        "model: llama-3.2-1b\ncluster: 1x8 h100\nseq_len: 2048\nstack: [deepspeed, torchtitan-2026]\ntop: 1\n"
+    )
+    assert run(given(tmp_path, text), "-o", tmp_path / "t.csv", "--workers", 1).exit_code == 0
+    with (tmp_path / "t.csv").open(newline="") as table:
+        assert [row["stack"] for row in csv.DictReader(table)] == ["deepspeed-2025", "torchtitan-2026"]
+
+
 def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
     from planner.plan import make_plan
 
@@ -129,6 +140,62 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert asked == [3, 4, 5, 6, 7]
     assert output.read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert not journal.exists()
+
+
+def answering(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every point is answered at once with an empty row, at times that far apart."""
+    now = 0.0
+    monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def answers(points: Mapping[int, Request]) -> Iterator[sweep_workers.Answer]:
+        nonlocal now
+        for number in points:
+            now += pause
+            yield number, [dict.fromkeys(COLUMNS) | {"verdict": "found"}]
+
+    monkeypatch.setattr(sweep_workers, "here", answers)
+
+
+@pytest.mark.parametrize(
+    ("pause", "points", "said"),
+    [
+        (1.0, 20, ["0 of 20"]),
+        (7.0, 12, ["0 of 12", "5 of 12", "10 of 12"]),
+        (60.0, 300, ["0 of 300", *(f"{done} of 300" for done in range(3, 301, 3))]),
+    ],
+)
+def test_progress_off_a_terminal_is_a_line_now_and_then(
+    pause: float, points: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(pause, monkeypatch)
+    lengths = [1024 + 8 * i for i in range(points)]
+    file = given(tmp_path, f"model: llama-3.2-1b\ncluster: 1x8 h100\nseq_len: {lengths}\n")
+    told = run(file, "-o", tmp_path / "t.csv", "--workers", 1)
+    assert told.stdout == ""
+    *lines, end = told.stderr.splitlines()
+    assert lines == [f"{line} points done" for line in said]
+    assert end.startswith(f"{points} rows of {points} points written")
+
+
+def test_a_full_disk_under_the_journal_is_told_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(0.0, monkeypatch)
+    before, journal = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / ".t.csv.progress"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # no file may grow beyond it
+    try:
+        full = run(given(tmp_path), "-o", tmp_path / "t.csv", "--workers", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert full.exit_code == 2
+    done = len(journal.read_bytes().splitlines()) - 2  # the head, and a torn line
+    assert 0 < done < 8
+    assert f"{done} of 8 points are done and kept" in full.stderr
+    assert f"error: {journal}: the journal beside the output must be" in full.stderr
+    assert "File too large" in full.stderr
+    goes_on = run(given(tmp_path), "-o", tmp_path / "t.csv", "--workers", 1)
+    assert f"{done} of 8 points were done before" in goes_on.stderr
+    assert goes_on.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Do a pool and a Dask cluster give the same answers as one process, and survive the death of a worker?"""
+"""Does a pool give the same answers as one process, and survive the death of a worker?"""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,62 +54,8 @@ def test_a_pool_survives_the_death_of_a_process() -> None:
     assert got == expected
 
 
-@pytest.fixture
-def cluster() -> Iterator[object]:
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
-    ) as made:
-        yield made
-
-
-@pytest.mark.slow
-def test_dask_gives_the_same_table_and_survives_a_killed_worker(cluster: object, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from planner.cli import app
-
-    file = tmp_path / "sweep.yaml"
-    file.write_text("model: llama-3.1-8b\ncluster: 4x8 h100 400G-ib\ngpus: 32\nglobal_batch: 64\n"
-                    "seq_len: [2048, 2304, 2560, 2816, 3072, 3328, 3584, 3840, 4096]\n")  # fmt: skip
-
-    def run(name: str, *options: str) -> bytes:
-        ended = CliRunner().invoke(app, ["sweep", str(file), "-o", str(tmp_path / name), *options])
-        assert ended.exit_code == 0, ended.output
-        return (tmp_path / name).read_bytes()
-
-    expected = run("one.csv", "--workers", "1")
-    address: str = cluster.scheduler_address  # type: ignore[attr-defined]
-    assert run("dask.csv", "--dask", address) == expected
-    victim = next(iter(cluster.workers.values())).pid  # type: ignore[attr-defined]
-    killer = threading.Thread(
-        target=_when, args=(lambda: _answered(tmp_path / ".killed.csv.progress", 2), victim)
-    )
-    killer.start()
-    assert run("killed.csv", "--dask", address) == expected
-    killer.join()
-
-
-def _answered(journal: Path, lines: int) -> bool:
+def answered(journal: Path, lines: int) -> bool:
     return journal.exists() and journal.read_bytes().count(b"\n") > lines
-
-
-def _when(reached: Callable[[], bool], pid: int) -> None:
-    end = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-
-
-def test_a_scheduler_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
-    from planner import sweep_workers
-    from planner.errors import InputError
-
-    monkeypatch.setattr(sweep_workers, "CONNECT", 1)
-    with pytest.raises(InputError, match="scheduler"):
-        list(sweep_workers.dask("tcp://127.0.0.1:9")(points(1)))
 
 
 def test_errors_survive_the_way_between_processes() -> None:
@@ -163,7 +107,7 @@ def test_a_sweep_told_to_end_cleans_up_and_keeps_what_is_done(tmp_path: Path) ->
     command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(table), "--workers", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         journal, end = tmp_path / ".table.csv.progress", time.monotonic() + 120
-        while not _answered(journal, 2):
+        while not answered(journal, 2):
             assert time.monotonic() < end
             time.sleep(0.02)
         process.terminate()

@@ -17,7 +17,7 @@ import numpy as np
 from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
-from planner.catalog.load_stacks import DEFAULT_STACK, default_stack, load_stack, stacks_to_plan
+from planner.catalog.load_stacks import default_stack, stack_families
 from planner.errors import InputError, UnitError
 from planner.estimate import named_config
 from planner.request import Request, resolve
@@ -34,11 +34,6 @@ _RATE: Final = re.compile(
     re.IGNORECASE,
 )
 _OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
-_FAMILY: Final = {
-    "megatron": "megatron", "megatron-bridge": "megatron", "nemo": "megatron", "torchtitan": "torchtitan",
-    "deepspeed": "deepspeed", "nanotron": "nanotron", "transformers": "deepspeed",
-    "composer": "fsdp", "maxtext": "maxtext",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,13 +128,7 @@ def _whole(settings: Mapping[str, str], name: str, usual: int | None) -> int | N
 
 def stack_for(framework: str, chip: Accelerator) -> str:
     """The newest stack of a log's framework; the device's default where it is of none."""
-    family = _FAMILY.get(framework)
-    kin = [name for name in stacks_to_plan() if family and load_stack(name).framework == family]
-    if DEFAULT_STACK in kin:
-        return DEFAULT_STACK
-    if not kin:
-        return default_stack(chip)
-    return max(kin, key=lambda name: load_stack(name).released)
+    return stack_families().get(framework) or default_stack(chip)
 
 
 def configured(

@@ -18,7 +18,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryVerdict, memory_verdict
+from planner.spec.verdict import MemoryRoom, MemoryVerdict
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ def _with_offloaded_layers(run: Run, prediction: Prediction) -> Prediction:
         if whole is None or rest is None:
             return prediction
         sizes.append(whole + share * (rest - whole))
-    capacity, error = run.problem.cluster.accelerator.memory, run.problem.stack.overhead.error
-    verdict = memory_verdict(sizes[1], capacity, capacity, error)
+    verdict = MemoryRoom.of(run.problem, headroom=0.0).verdict(sizes[1])
     said = f"activations of {run.layers_offloaded} layers in CPU memory, their copies hidden"
     return replace(
         prediction, peak_memory=sizes[0], device_memory=sizes[1], verdict=verdict,
@@ -147,13 +146,13 @@ def _with_offloaded_layers(run: Run, prediction: Prediction) -> Prediction:
 
 def _evaluate(problem: Problem, configs: list[ParallelConfig]) -> list[Prediction]:
     cost = evaluate_exactly(CostModel(problem, *rates_of(problem.cluster)), ConfigTable.of(configs))
-    capacity, error = problem.cluster.accelerator.memory, problem.stack.overhead.error
+    room = MemoryRoom.of(problem, headroom=0.0)  # what ran was not asked to leave any
     rows = zip(cost.step_time, cost.peak_memory, cost.device_memory, strict=True)
     results = []
     for step, peak, device in rows:
         if not (np.isfinite(step) and np.isfinite(peak) and step > 0):
             results.append(Prediction(failed=f"no finite prediction: {step} s, {peak} bytes"))
             continue
-        verdict = memory_verdict(float(device), capacity, capacity, error)
+        verdict = room.verdict(float(device))
         results.append(Prediction(float(step), float(peak), float(device), verdict))
     return results

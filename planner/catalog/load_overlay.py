@@ -12,10 +12,13 @@ from typing import Final
 import yaml
 from pydantic import ValidationError
 
+from planner.catalog.load_stacks import load_stack
+from planner.catalog.stack_options import SEPARATOR, OptionKind, options_for, with_options
 from planner.errors import FileInputError, field_given, field_must
 from planner.spec.load_yaml import read_yaml
 from planner.spec.overlay import Overlay
 from planner.spec.save import save_text
+from planner.spec.stack import Stack
 
 _MAKE_ONE: Final = "write one with: planner calibrate ... -o calibration.yaml"
 
@@ -30,6 +33,16 @@ def load_overlay(path: str) -> Overlay:
         field = ".".join(str(part) for part in first["loc"])
         given = field_given(first)
         raise FileInputError(path, field_must(first), given, _MAKE_ONE, field=field) from None
+
+
+def calibrated(stack: Stack, overlay: Overlay) -> Stack:
+    """The stack with a calibration's numbers. One made for the stack without options that change speed alone holds for
+    it with them: what they change is predicted as ever. Raises `InputError`."""
+    more = stack.name.removeprefix(overlay.stack).split(SEPARATOR)[1:]
+    searched = {option.name for option in options_for(stack) if option.kind is OptionKind.SPEED}
+    if not (overlay.stack and more and stack.name.startswith(overlay.stack) and searched.issuperset(more)):
+        return overlay.of_stack(stack)
+    return with_options(overlay.of_stack(load_stack(overlay.stack)), more)
 
 
 def overlay_text(overlay: Overlay) -> str:

@@ -5,6 +5,8 @@ Left out: which stack a published run was made with (`calibrate/published/stack_
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,12 @@ from planner.spec.stack import Stack
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STACKS_FOLDER: Final = Path(__file__).with_name("stacks")
 DEFAULT_STACK: Final = "megatron-2026"
+FILES: Final = (".yaml", ".yml")
+# software without stacks of its own -> the family whose stacks are meant
+_RUNS_ON: Final = {
+    "accelerate": "fsdp", "composer": "fsdp", "megatron-bridge": "megatron", "nemo": "megatron",
+    "transformers": "deepspeed",
+}  # fmt: skip
 
 
 def stack_names() -> list[str]:
@@ -43,17 +51,42 @@ _OF_ONE_STACK: Final = ("name", "description", "released", "source", "fitted", "
 
 @lru_cache(maxsize=64)
 def load_stack(name: str) -> Stack:
-    """The stack of that name; capitals, `_` and spaces don't matter, and a path to a YAML file is read as one.
-    Options follow the name: `megatron-2026+no-fp8-param-gather` (`catalog.stack_options`).
+    """The stack of that name; capitals, `_` and spaces don't matter, and a path to a YAML file is read as one. A family
+    is its newest (`stack_families`). Options follow the name: `megatron-2026+no-fp8-param-gather`
+    (`catalog.stack_options`).
 
     Raises `UnknownNameError` for a name that is none, `FileInputError` for a file that cannot be understood.
     """
     key, *options = _normal(name).split(SEPARATOR)
-    if key in stack_names():
-        return with_options(read_stack(STACKS_FOLDER / f"{key}.yaml"), options)
-    if name.endswith((".yaml", ".yml")):
+    if key not in stack_names() and name.endswith(FILES):
         return read_stack(Path(name))
-    raise UnknownNameError("stack", name, stack_names())
+    return with_options(read_stack(STACKS_FOLDER / f"{shipped_stack(name)}.yaml"), options)
+
+
+@lru_cache(maxsize=1)
+def stack_families() -> Mapping[str, str]:
+    """The newest stack that may be planned for of every family: a stack's name without its year, and where no name is
+    so called its framework, or software that runs on those of a family. Of two of one month the first by name."""
+    stacks = [load_stack(name) for name in stacks_to_plan()]
+    named: dict[str, list[Stack]] = {}
+    for stack in stacks:
+        named.setdefault(re.sub(r"-\d{4}.*", "", stack.name), []).append(stack)
+    frameworks = sorted({stack.framework for stack in stacks} - named.keys())
+    named |= {of: [stack for stack in stacks if stack.framework == of] for of in frameworks}
+    newest = {family: max(kin, key=lambda stack: stack.released).name for family, kin in named.items()}
+    return newest | {software: newest[family] for software, family in _RUNS_ON.items()}
+
+
+def shipped_stack(name: str) -> str:
+    """The name of the shipped stack that a name means, options aside. Raises `UnknownNameError`."""
+    key = _normal(name).partition(SEPARATOR)[0]
+    if key in stack_names():
+        return key
+    families = stack_families()
+    if key not in families:
+        hint = f"(of a family the newest is meant: {', '.join(sorted(families))})"
+        raise UnknownNameError("stack", name, stack_names(), hint)
+    return families[key]
 
 
 def stack_to_plan(name: str) -> Stack:
@@ -95,7 +128,7 @@ def require_release(stack: Stack, precision: Precision) -> None:
 
 
 def is_shipped(name: str) -> bool:
-    """Does a name, options aside, mean a stack that planner ships?"""
+    """Is a stack's name, options aside, one that planner ships?"""
     return _normal(name).partition(SEPARATOR)[0] in stack_names()
 
 
@@ -124,14 +157,12 @@ def read_stack(path: Path) -> Stack:
 def _extended(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The document completed by the one it extends."""
     own = dict(document)
-    name = str(own.pop("extends"))
-    if name not in stack_names():
-        raise FileInputError(
-            str(path),
-            f"must be a stack that planner ships: {', '.join(stack_names())}",
-            name,
-            field="extends",
-        )
+    stated = str(own.pop("extends"))
+    try:
+        name = shipped_stack(stated)
+    except UnknownNameError:
+        must = f"must be a stack that planner ships: {', '.join(stack_names())}"
+        raise FileInputError(str(path), must, stated, field="extends") from None
     base = _read_yaml(STACKS_FOLDER / f"{name}.yaml")
     if "extends" in base:
         raise FileInputError(str(path), "must be a stack that extends no other", name, field="extends")

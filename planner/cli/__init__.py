@@ -1,5 +1,13 @@
-"""The command line: one module a verb, and what verbs share."""
+"""The command line: one module a verb, and what verbs share. `app` has all of them."""
 
-from planner.cli.program import app, main
+from typing import Any
 
-__all__ = ["app", "main"]
+from planner.cli.program import command_line, main
+
+__all__ = ["command_line", "main"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":  # a process needs one verb alone
+        return command_line()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

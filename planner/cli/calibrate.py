@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption, takes_job
+from planner.cli.options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption
 from planner.cli.output import say, say_json
 from planner.errors import InputError
 
@@ -72,7 +72,6 @@ OverlayOption = Annotated[
 ]
 
 
-@takes_job
 def calibrate(
     model: ModelArgument,
     cluster: ClusterArgument,

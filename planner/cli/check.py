@@ -225,8 +225,7 @@ class Judge:
         self.problem = problem
         self.model = cost_model(problem)
         self.simulator = simulator_of(self.model)
-        limit = problem.cluster.accelerator.memory * (1 - HEADROOM)
-        self.chooser = Chooser(problem, self.model, self.simulator, limit, load_assumptions(()))
+        self.chooser = Chooser(problem, self.model, self.simulator, HEADROOM, load_assumptions(()))
 
     def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
         """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
@@ -237,7 +236,7 @@ class Judge:
         chooser, table = self.chooser, ConfigTable.of([config])
         if stated:
             model = self.model.with_split(stated)
-            chooser = Chooser(model.problem, model, simulator_of(model), chooser.limit, chooser.campaign)
+            chooser = Chooser(model.problem, model, simulator_of(model), HEADROOM, chooser.campaign)
         return chooser.choices(table)[0]
 
     def best(self) -> Choice | None:
@@ -246,20 +245,21 @@ class Judge:
         from planner.solve.search import SearchResult, search
         from planner.space.enumerate import enumerate_configs
         from planner.space.framework_rules import rules_for
-        from planner.spec.verdict import safe_limit
 
         space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
         if not len(space):
             return None
-        limit, capacity = self.chooser.limit, self.problem.cluster.accelerator.memory
-        allowed = safe_limit(limit, capacity, self.problem.stack.overhead.error)
+        room = self.chooser.room
+        allowed = room.sure
 
         def look(most: int) -> SearchResult:
             return search(self.model, space, allowed, most, name_smallest=False)
 
         first = look(FINALISTS)
-        if allowed < limit and not len(first.best):
-            allowed = limit
+        for more in room.tiers[1:]:
+            if len(first.best):
+                break
+            allowed = more
             first = look(FINALISTS)
         found = refine(self.model, self.simulator, first, look)
         choices = self.chooser.choices(found.best)

@@ -18,7 +18,6 @@ from planner.cli.options import (
     JobOptions,
     JsonOption,
     ModelArgument,
-    takes_job,
 )
 from planner.cli.output import say, say_json
 from planner.errors import InputError
@@ -40,7 +39,6 @@ EPILOG = (
 )
 
 
-@takes_job
 def diagnose(
     model: ModelArgument,
     cluster: ClusterArgument,

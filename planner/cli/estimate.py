@@ -16,7 +16,7 @@ from planner.errors import FileInputError, InputError
 if TYPE_CHECKING:
     from planner.request import Request
     from planner.spec.config import ParallelConfig
-    from planner.spec.planfile import Plan
+    from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
 
 _NO_PLAN = "an estimate needs MODEL and CLUSTER, or a file of planner plan -o"
@@ -63,11 +63,11 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
     said: tuple[str, ...] = (f"configuration {index} of {request.model}, evaluated again",)
     config = planned.config.parallel()
     if other is None:
-        problem = planned_problem(plan, None, calibration)
+        problem = planned_problem(plan, planned, None, calibration)
         for choice in estimate_of(problem, config, chunks, asked, said, started).choices:
             check_same(planned, choice.step_time)
     if other is not None or request.gpus not in (None, plan.subject.cluster.devices):
-        problem, moved = _elsewhere(plan, other, request.gpus, calibration)
+        problem, moved = _elsewhere(plan, planned, other, request.gpus, calibration)
         config, changed = _on_devices(config, problem)
         said += (*moved, *changed)
     campaign, job = load_assumptions(request.assume), problem.job
@@ -108,7 +108,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _elsewhere(
-    plan: Plan, other: str | None, gpus: int | None, calibration: Path | None
+    plan: Plan, choice: Choice, other: str | None, gpus: int | None, calibration: Path | None
 ) -> tuple[Problem, tuple[str, ...]]:
     """The plan's problem on another cluster, or on more or fewer devices of its own, and what is then assumed.
 
@@ -123,11 +123,11 @@ def _elsewhere(
     given = plan.subject.cluster
     count = gpus or given.devices
     machine = planned_cluster(given, count) if other is None else load_cluster(other, count)
-    problem, chip = problem_on(plan, machine, calibration), machine.accelerator
+    problem, chip = problem_on(plan, choice, machine, calibration), machine.accelerator
     require_recipe(problem.stack, chip, problem.job.precision)
     here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"
     there = f"planned for {given.devices:,} {given.accelerator} of {given.name}"
-    missing = missing_kernels(load_stack(plan.subject.stack.name), problem.model, chip, problem.job.precision)
+    missing = missing_kernels(load_stack(choice.stack), problem.model, chip, problem.job.precision)
     return problem, (f"{here}; {there}", *machine.assumed, *missing, *said_of_host(problem.cluster))
 
 

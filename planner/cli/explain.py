@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import CalibrationOption, JsonOption
+from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption, JsonOption
 from planner.cli.output import progress, tell
 from planner.errors import InputError
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
-]
-ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
 ]
 RankOption = Annotated[
     int | None, typer.Option("--rank", metavar="R", help="Show the process groups of this rank (default: 0).")
@@ -46,7 +43,7 @@ def explain(
     plan: PlanArgument,
     rank: RankOption = None,
     why_not: WhyNotOption = None,
-    choice: ChoiceOption = 0,
+    choice: ChoiceOption = FASTEST,
     cluster: ClusterOption = None,
     calibration: CalibrationOption = None,
     as_json: JsonOption = False,
@@ -56,7 +53,7 @@ def explain(
 
     made = load_plan(plan)
     with progress("explaining"):
-        answer = explain_plan(made, choice, rank, why_not, cluster, calibration)
+        answer = explain_plan(made, made.index(choice), rank, why_not, cluster, calibration)
     return tell(answer, as_json)
 
 
@@ -82,10 +79,12 @@ def explain_plan(
     from planner.space.enumerate import enumerate_configs
     from planner.space.framework_rules import all_rules_for, rules_for
     from planner.space.restriction import parse_restriction
+    from planner.spec.verdict import MemoryRoom
 
     if not plan.choices:  # why there is none is all that there is to explain
         return Answer(False, plan.model_dump(mode="json"), plan_document(plan))
-    chosen, problem = plan.choice(index), planned_problem(plan, cluster, calibration)
+    chosen = plan.choice(index)
+    problem = planned_problem(plan, chosen, cluster, calibration)
     config, model = chosen.config.parallel(), cost_model(problem)
     dealt = model if chosen.split is None else model.with_split(chosen.split.layers_per_chunk)
     devices = config.tp * config.cp * config.pp * config.dp
@@ -95,8 +94,9 @@ def explain_plan(
     shown = 0 if rank is None else rank
     stage = layout_of(problem, config).place_of(shown).get("pp", 0)
     search_rules = rules_for(problem.stack)
+    room = MemoryRoom.of(problem, plan.headroom)
     weigher = alternatives.Weigher(
-        model, simulator_of(model), all_rules_for(problem.stack.framework), chosen.memory.limit
+        model, simulator_of(model), all_rules_for(problem.stack.framework), room.allowed(chosen.memory.peak)
     )
     (planned,) = weigher.weigh([("planned", config)])
     if planned.step_time is None or planned.broken:
@@ -107,7 +107,7 @@ def explain_plan(
         placement=with_exposed(dealt, place(dealt, config, stage), chosen.time),
         rank=shown,
         planned=planned,
-        limit=chosen.memory.limit,
+        room=room,
         walls=alternatives.walls(weigher, planned, space),
         changes=alternatives.what_if(
             weigher, planned, lambda other: CostModel(other, model.kernels, model.links)

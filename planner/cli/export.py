@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli.options import FASTEST, ChoiceOption
 from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ ToOption = Annotated[
     ),
 ]
 FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
-ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
-]
 ReleaseOption = Annotated[
     str | None,
     typer.Option("--framework-version", help="Release to write for (default: a recent stable one)."),
@@ -60,7 +58,7 @@ def export(
     plan: PlanArgument,
     output: FolderOption,
     to: ToOption = None,
-    choice: ChoiceOption = 0,
+    choice: ChoiceOption = FASTEST,
     framework_version: ReleaseOption = None,
     force: ForceOption = False,
     cluster: ClusterOption = None,
@@ -69,13 +67,19 @@ def export(
     """Write launch files for a plan. Arguments, torchrun, Slurm and Kubernetes scripts."""
     from planner.frameworks import framework
     from planner.frameworks.write import write_files
+    from planner.spec.load_plan import load_plan
+    from planner.spec.planfile import RECOMMENDED
 
-    chosen = framework(to or _planned_framework(plan))
+    made = load_plan(plan)
+    index = made.index(choice)
+    chosen = framework(to or _planned_framework(made, index))
     version = chosen.version(framework_version)
-    files = render_plan(plan, chosen.name, choice, framework_version, cluster, stack)
+    files = render_plan(plan, chosen.name, index, framework_version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
+    if made.recommended and choice == FASTEST:
+        sys.stderr.write(f"the plan recommends #{made.recommended + 1} instead: --choice {RECOMMENDED}\n")
     if others := sorted(path.name for path in output.iterdir() if path.name not in files):
         listed = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
         sys.stderr.write(
@@ -103,34 +107,34 @@ def render_plan(
     plan = load_plan(path)
     plan.choice(choice)  # a plan without one is told so, whatever else is wrong
     model = planned_model(plan)
-    launch = launch_of(plan, choice, model, _own_stack(plan, model, stack), _torus(plan, cluster))
+    launch = launch_of(plan, choice, model, _own_stack(plan, choice, model, stack), _torus(plan, cluster))
     return chosen.render(_taken(launch, plan, choice, chosen, cluster), version)
 
 
-def _planned_framework(path: Path) -> str:
-    """The framework of a plan's stack. Raises `PlannerError`."""
+def _planned_framework(plan: Plan, index: int) -> str:
+    """The framework of the stack that a choice of a plan is for. Raises `PlannerError`."""
     from planner.errors import InputError
     from planner.frameworks import framework_of_stack
-    from planner.spec.load_plan import load_plan
 
-    stack = load_plan(path).subject.stack
-    if (found := framework_of_stack(stack.framework)) is None:
-        must = f"--to must name a launcher: the plan's stack, {stack.name}, is of none"
-        raise InputError(must, stack.framework, "planner export plan.json --to FRAMEWORK -o DIR")
+    choice = plan.choice(index)
+    named = plan.framework_of(choice)
+    if (found := framework_of_stack(named)) is None:
+        must = f"--to must name a launcher: the plan's stack, {choice.stack}, is of none"
+        raise InputError(must, named, "planner export plan.json --to FRAMEWORK -o DIR")
     return found.name
 
 
-def _own_stack(plan: Plan, model: ModelSpec, stack: str | None) -> Stack | None:
-    """The stack of a plan from its file. Raises `PlannerError`."""
+def _own_stack(plan: Plan, index: int, model: ModelSpec, stack: str | None) -> Stack | None:
+    """The stack of a choice of a plan from its file. Raises `PlannerError`."""
     from planner.catalog.load_stacks import load_stack
     from planner.errors import InputError
     from planner.spec.machine.device_kernels import with_wide_heads
 
     if stack is None:
         return None
-    found = load_stack(stack)
-    if found.name != plan.subject.stack.name:
-        must = f"--stack must be the stack of the plan, {plan.subject.stack.name}"
+    found, own = load_stack(stack), plan.choice(index).stack
+    if found.name != own:
+        must = f"--stack must be the stack of the plan, {own}"
         raise InputError(must, found.name, "leave it out, or plan with it")
     return with_wide_heads(found, model)
 
@@ -156,16 +160,17 @@ def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: s
     from planner.space.legality import explain_config
     from planner.spec.machine.compiled_devices import runs_on
 
-    planned = framework_of_stack(plan.subject.stack.framework)
+    choice = plan.choice(index)
+    planned = framework_of_stack(plan.framework_of(choice))
     if planned is not None and planned.rules is target.rules:
         return launch
     engine = target.shards_all_by if launch.config.zero >= 2 else None
     stack = load_stack(newest_stack(target, engine))
-    problem = replace(planned_problem(plan, cluster), stack=stack)
+    problem = replace(planned_problem(plan, choice, cluster), stack=stack)
     if not runs_on(stack, problem.cluster.accelerator):
         must = f"{target.title} must run on the plan's devices, for which steps are compiled"
         raise UnsupportedError(must, plan.subject.cluster.accelerator, "leave out --to, or plan for GPUs")
-    kind = plan.choices[index].config.cp_comm_type
+    kind = choice.config.cp_comm_type
     config = replace(launch.config, cp_kind=_exchange(kind, problem))
     problem = as_the_framework_allows(problem, target, launch.chunks if config.pp > 1 else ())
     rules = all_rules_for(stack.framework)
@@ -177,7 +182,7 @@ def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: s
         must = f"{target.title} must take the configuration (rule {first.rule}): {first.reason}"
         elsewhere = "" if of_job else f"; or plan for it: planner plan ... --stack {stack.name}"
         hint = first.hint + elsewhere
-        raise UnsupportedError(must, f"{config.describe()}, planned for {plan.subject.stack.name}", hint)
+        raise UnsupportedError(must, f"{config.describe()}, planned for {choice.stack}", hint)
     if kind is not None and kind not in {own.label for own in problem.context_kinds}:
         kinds = " or ".join(own.label for own in problem.context_kinds)
         must = f"{target.title} must exchange keys and values as planned, by {kind}; it does so by {kinds}"

@@ -137,12 +137,13 @@ def placed(parsed: ParsedConfig, cluster: str, gpus: int | None) -> ParsedConfig
 
 def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str:
     """The newest shipped stack of a framework, with this engine where one has it; the default where none is of it."""
-    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stacks_to_plan
+    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_families, stacks_to_plan
 
     every = [load_stack(name) for name in stacks_to_plan()]
     kin = [stack for stack in every if engine is not None and stack.states.engine is engine]
-    kin = kin or [stack for stack in every if stack.framework in framework.stacks]
-    return max(kin, key=lambda stack: stack.released).name if kin else DEFAULT_STACK
+    if kin:
+        return max(kin, key=lambda stack: stack.released).name
+    return next((stack_families()[family] for family in framework.stacks), DEFAULT_STACK)
 
 
 def as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
@@ -235,7 +236,7 @@ def problem_of(
     require_recipe(software, hardware.accelerator, job.precision)
     require_release(software, job.precision)
     software = _with_settings(software, parsed, spec, said)
-    if name is None:
+    if name != software.name:
         said.append(f"stack {software.name}")
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)

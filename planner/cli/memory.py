@@ -39,9 +39,11 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
     from planner.spec.stack.kinds import StateEngine
+    from planner.spec.verdict import MemoryRoom
 
     choice = plan.choices[0]
-    config, limit, model = choice.config.parallel(), choice.memory.limit, cost_model(problem)
+    config, model = choice.config.parallel(), cost_model(problem)
+    limit = MemoryRoom.of(problem, plan.headroom).sure
     if stage is not None and not 0 <= stage < config.pp:
         must = f"--stage must be a pipeline rank from 0 to {config.pp - 1}"
         raise InputError(must, str(stage), "leave it out for all of them")

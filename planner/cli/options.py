@@ -1,7 +1,7 @@
 """Which options do the verbs share? Each written once; those that make a job, as one dataclass a verb takes whole.
 
-A verb decorated with `takes_job` names a parameter `job: JobOptions`; the command line then has every field of it
-as an option. Left out: what the verbs do with them.
+Of a verb with a parameter `job: JobOptions` the command line has every field of it as an option (`takes_job`). Left
+out: what the verbs do with them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -39,10 +39,17 @@ def complete_cluster(incomplete: str) -> list[str]:
 
 
 def complete_stack(incomplete: str) -> list[str]:
-    """Stacks that a shell may complete this to."""
-    from planner.catalog.load_stacks import stacks_to_plan
+    """Stacks, and families of them, that a shell may complete this to."""
+    from planner.catalog.load_stacks import stack_families, stacks_to_plan
 
-    return [name for name in stacks_to_plan() if name.startswith(incomplete)]
+    return sorted(name for name in {*stacks_to_plan(), *stack_families()} if name.startswith(incomplete))
+
+
+def complete_without(incomplete: str) -> list[str]:
+    """What a shell may complete this to behind --without."""
+    from planner.space.without import known_names
+
+    return [name for name in known_names() if name.startswith(incomplete)]
 
 
 ModelArgument = Annotated[
@@ -105,9 +112,20 @@ OptimizerOption = Annotated[
 StackOption = Annotated[
     str | None,
     typer.Option(
-        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME. On TPUs and "
+        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME. Of a family, as "
+        "torchtitan, the newest is taken. Several with commas between, or any, are searched and compared. On TPUs and "
         "Trainium the default is maxtext-2024.",
         autocompletion=complete_stack,
+    ),
+]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="NAME",
+        help="Leave out of the search: an option of the stack such as deepep, cuda-graphs, offload, pipelines, or all "
+        "that nobody named; repeatable.",
+        autocompletion=complete_without,
     ),
 ]
 TokensOption = Annotated[
@@ -123,7 +141,16 @@ SettingsOption = Annotated[
         "cuda_graph_modules, or one layout; repeatable.",
     ),
 ]
-HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
+FASTEST: Final = "0"
+ChoiceOption = Annotated[
+    str,
+    typer.Option(
+        "--choice",
+        metavar="INDEX",
+        help="Index of the configuration: 0 is #1 of the plan's table; or: recommended.",
+    ),
+]
+HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep back.")]
 MtpOption = Annotated[
     bool, typer.Option("--mtp", help="Also train the multi-token-prediction (MTP) modules.")
 ]
@@ -238,8 +265,9 @@ PackedOption = Annotated[
 
 @dataclass(frozen=True)
 class TuningOptions(JobOptions):
-    """With adapters on a frozen model, and sequences that are not all of one length."""
+    """With adapters on a frozen model, sequences that are not all of one length, and what a search leaves out."""
 
+    without: WithoutOption = None
     lora_rank: LoraRankOption = None
     frozen_bits: FrozenBitsOption = 16
     lora_targets: LoraTargetsOption = None
@@ -250,9 +278,12 @@ class TuningOptions(JobOptions):
         """The question these options ask. Raises `InputError`."""
         if self.lora_targets is not None and self.lora_rank is None:
             raise InputError("--lora-targets needs adapters", self.lora_targets, "add --lora-rank 16, say")
+        from planner.space.without import names_left_out
+
         asked = super().request(model, cluster, gpus)
         return replace(
-            asked, lora_rank=self.lora_rank, frozen_bits=self.frozen_bits, mean_len=self.mean_len,
+            asked, without=names_left_out(self.without or ()), lora_rank=self.lora_rank,
+            frozen_bits=self.frozen_bits, mean_len=self.mean_len,
             lora_targets=self.lora_targets or asked.lora_targets, packed=self.packed,
         )  # fmt: skip
 
@@ -261,8 +292,11 @@ DEFAULT_TUNING = TuningOptions()
 
 
 def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
-    """Give a verb the fields of its parameter `job`, `JobOptions` or more, as options in its place."""
-    kind = type(inspect.signature(verb).parameters["job"].default)
+    """Give a verb the fields of its parameter `job`, `JobOptions` or more, as options in its place, if it has one."""
+    parameters = inspect.signature(verb).parameters
+    if "job" not in parameters:
+        return verb
+    kind = type(parameters["job"].default)
     hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])

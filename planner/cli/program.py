@@ -1,36 +1,24 @@
 """The command line: which verb was asked for, with what?
 
 Exit codes: 0 found, 1 well-formed but illegal or nothing fits, 2 malformed input. The result goes to stdout,
-progress and errors to stderr. Heavy imports wait inside the verbs, so that --help is quick. Left out: options
-that verbs share (`cli.options`), how an answer leaves the process (`cli.output`), any knowledge of models,
-clusters or plans.
+progress and errors to stderr. The verb that is asked for is loaded alone, and heavy imports wait inside the verbs. Left
+out: options that verbs share (`cli.options`), how an answer leaves the process (`cli.output`), any knowledge of
+models, clusters or plans.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from planner import __version__
-from planner.cli import (
-    calibrate,
-    check,
-    diagnose,
-    explain,
-    export,
-    listings,
-    probe,
-    report,
-    serve,
-    sweep,
-    trace,
-    validate,
-)
 from planner.cli.options import (
     DEFAULT_TUNING,
     AnswerOption,
@@ -50,20 +38,9 @@ from planner.errors import InputError
 if TYPE_CHECKING:
     from planner.spec.planfile import Plan
 
-app = typer.Typer(
-    add_completion=True,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: quicker, and examples stay as written
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="How should this model be trained on this cluster? The fastest parallel configuration that fits, "
-    "with its reasons and error bars.",
-)
-
 
 def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
     """Print the plan, write it where asked, and say with the exit code whether something was found."""
-    from planner.report.text import plan_document
     from planner.spec.load_plan import plan_json, save_plan
 
     if output is not None:
@@ -72,6 +49,8 @@ def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
     if as_json:
         sys.stdout.write(plan_json(plan))
     else:
+        from planner.report.text import plan_document
+
         say(plan_document(plan))
     return 0 if plan.found else 1
 
@@ -82,7 +61,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -91,12 +69,12 @@ def _root(
     pass
 
 
-@app.command(
-    epilog="\b\nExample:\n  planner plan llama-3.1-405b h100-sxm-roce --gpus 16384 \\\n"
+PLAN_EPILOG = (
+    "\b\nExample:\n  planner plan llama-3.1-405b h100-sxm-roce --gpus 16384 \\\n"
     "    --seq-len 8192 --global-batch 2048 --tokens 15.6T"
 )
-@answers
-@takes_job
+
+
 def plan(
     model: ModelArgument,
     cluster: ClusterArgument,
@@ -114,6 +92,10 @@ def plan(
             help="Stop searching after this many seconds and report the best so far (finishing takes a few more)."
         ),
     ] = None,
+    effort: Annotated[
+        float,
+        typer.Option(help="Times as much work on pipeline layouts as by default: closes gaps of the proof."),
+    ] = 1.0,
     borderline: Annotated[
         bool,
         typer.Option(
@@ -137,18 +119,19 @@ def plan(
     if objective in CHOOSES_SIZE:
         from planner.objective import plan_with_size as answer
     asked = replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
-    asked = replace(asked, front=as_json or output is not None)  # the text does not show it
+    # the text does not show the front
+    asked = replace(asked, effort=effort, front=as_json or output is not None)
     with progress("searching"):
         found = answer(asked)
     return _deliver(found, as_json, output)
 
 
-@app.command(
-    epilog='\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8\n'
+ESTIMATE_EPILOG = (
+    '\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8\n'
     "  planner estimate plan.json --choice 1 --cluster dgx-b200"
 )
-@answers
-@takes_job
+
+
 def estimate(
     model: ModelArgument,
     cluster: Annotated[
@@ -202,17 +185,12 @@ def _check_output(output: Path | None, model: str, cluster: str, job: TuningOpti
         check_target(output, model, cluster, job.calibration, job.expert_loads)
 
 
-app.command(epilog=listings.MODEL_EPILOG)(answers(listings.model))
-app.command(epilog=listings.CLUSTERS_EPILOG)(answers(listings.clusters))
-app.command(epilog=listings.STACKS_EPILOG)(answers(listings.stacks))
-
-
-@app.command(
-    epilog="\b\nExample:\n  planner compare llama-3.1-70b --clusters dgx-h100,aws-p5,dgx-b200 \\\n"
+COMPARE_EPILOG = (
+    "\b\nExample:\n  planner compare llama-3.1-70b --clusters dgx-h100,aws-p5,dgx-b200 \\\n"
     "    --gpus 1024 --tokens 15T --objective cost --assume 'aws-p5:price=3 $/h'"
 )
-@answers
-@takes_job
+
+
 def compare(
     model: ModelArgument,
     clusters: Annotated[
@@ -243,9 +221,9 @@ def compare(
     return tell(answer, as_json, output)
 
 
-@app.command(epilog="\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T --days 60")
-@answers
-@takes_job
+SIZE_EPILOG = "\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T --days 60"
+
+
 def size(
     model: ModelArgument,
     cluster: ClusterArgument,
@@ -275,8 +253,9 @@ def size(
     return tell(answer, as_json, output)
 
 
-@app.command(epilog="\b\nExample:\n  planner assumptions --assume pue=1.3")
-@answers
+ASSUMPTIONS_EPILOG = "\b\nExample:\n  planner assumptions --assume pue=1.3"
+
+
 def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
     """List run-level assumptions and their sources. Failures, checkpoints, power and prices."""
     from planner.cli import campaign
@@ -284,10 +263,11 @@ def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int
     return tell(campaign.assumptions(assume or ()), as_json)
 
 
-@app.command(
-    epilog="\b\nExample:\n  planner schedule --schedule zb-h1 --pp 4 --microbatches 8 --f 1 --b 1.2 --w 0.8"
+SCHEDULE_EPILOG = (
+    "\b\nExample:\n  planner schedule --schedule zb-h1 --pp 4 --microbatches 8 --f 1 --b 1.2 --w 0.8"
 )
-@answers
+
+
 def schedule(
     schedule: Annotated[
         str, typer.Option(help="Name: 1f1b, interleaved, gpipe, zb-h1, dualpipe, v-half ...")
@@ -334,25 +314,53 @@ def schedule(
     return 0
 
 
-for _verb, _epilog in (
-    (calibrate.calibrate, calibrate.EPILOG),
-    (check.check, check.EPILOG),
-    (diagnose.diagnose, diagnose.EPILOG),
-    (explain.explain, explain.EPILOG),
-    (export.export, export.EPILOG),
-    (probe.probe, probe.EPILOG),
-    (report.report, report.EPILOG),
-    (serve.serve, serve.EPILOG),
-    (sweep.sweep, sweep.EPILOG),
-    (trace.trace, trace.EPILOG),
-    (validate.validate, validate.EPILOG),
-):
-    app.command(epilog=_epilog)(answers(_verb))
+# module of each verb and name of its examples there, in the order of --help
+_VERBS: Final[Mapping[str, tuple[str, str]]] = {
+    "plan": ("program", "PLAN_EPILOG"),
+    "estimate": ("program", "ESTIMATE_EPILOG"),
+    "model": ("listings", "MODEL_EPILOG"),
+    "clusters": ("listings", "CLUSTERS_EPILOG"),
+    "stacks": ("listings", "STACKS_EPILOG"),
+    "compare": ("program", "COMPARE_EPILOG"),
+    "size": ("program", "SIZE_EPILOG"),
+    "assumptions": ("program", "ASSUMPTIONS_EPILOG"),
+    "schedule": ("program", "SCHEDULE_EPILOG"),
+    "calibrate": ("calibrate", "EPILOG"),
+    "check": ("check", "EPILOG"),
+    "diagnose": ("diagnose", "EPILOG"),
+    "explain": ("explain", "EPILOG"),
+    "export": ("export", "EPILOG"),
+    "probe": ("probe", "EPILOG"),
+    "report": ("report", "EPILOG"),
+    "serve": ("serve", "EPILOG"),
+    "sweep": ("sweep", "EPILOG"),
+    "trace": ("trace", "EPILOG"),
+    "validate": ("validate", "EPILOG"),
+}
+
+
+@cache
+def command_line(verb: str = "") -> typer.Typer:
+    """The command line with one verb, or with all where it has none of that name."""
+    app = typer.Typer(
+        add_completion=True,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: quicker, and examples stay as written
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="How should this model be trained on this cluster? The fastest parallel configuration that fits, "
+        "with its reasons and error bars.",
+    )
+    app.callback()(_root)
+    for name in [verb] if verb in _VERBS else _VERBS:
+        module, epilog = _VERBS[name]
+        found = vars(import_module(f"planner.cli.{module}"))
+        app.command(name, epilog=found[epilog])(answers(takes_job(found[name])))
+    return app
 
 
 def main() -> None:
     """The `planner` command."""
-    gc.set_threshold(100_000)  # a short life with many objects and few cycles
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as with >&-
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -362,6 +370,6 @@ def main() -> None:
                 errors="replace"
             )  # a terminal that cannot show a character is no reason to fail
     try:
-        app(prog_name="planner")
+        command_line("".join(sys.argv[1:2]))(prog_name="planner")
     except OSError as error:  # behind --help, which no verb prints
         raise SystemExit(unwritable(error)) from None

@@ -15,8 +15,9 @@ from rich.text import Text
 from planner.errors import InputError
 from planner.report.timeline import timeline_svg, timeline_text
 from planner.schedule.actions import ActionTable
+from planner.schedule.formulas import default_limit
 from planner.schedule.generate import NamedSchedule, action_table, default_chunks, named_schedule
-from planner.schedule.memory_limited import default_limit, memory_limited_table
+from planner.schedule.memory_limited import memory_limited_table
 from planner.schedule.simulate import StageTimes, Timeline, simulate, stage_times
 from planner.spec.config import FOLDED_SCHEDULES, Schedule
 from planner.spec.save import save_text

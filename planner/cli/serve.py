@@ -30,6 +30,7 @@ EPILOG = "\b\nExamples:\n  planner serve --port 8765\n  planner serve --calibrat
 FIELDS: Final = {  # of the form -> as they are called on the page
     "model": "model", "cluster": "cluster", "gpus": "GPUs", "seq_len": "sequence", "global_batch": "batch",
     "tokens": "tokens", "precision": "precision", "stack": "software", "set": "only",
+    "without": "without",
 }  # fmt: skip
 LONGEST: Final = 200  # characters of a field
 AT_ONCE: Final = 2  # answers computed at the same time
@@ -99,8 +100,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship, but the
     calibration of the server's own command line, which holds for one stack on one device."""
-    from planner.catalog.load_stacks import is_shipped, stack_names
-    from planner.cli.options import JobOptions
+    from planner.catalog.load_stacks import shipped_stack
+    from planner.catalog.several_stacks import ANY, BETWEEN
+    from planner.cli.options import TuningOptions
     from planner.spec.load_model import catalog_models, resolve_catalog_name
     from planner.spec.machine.load_cluster import cluster_names, names_no_file
 
@@ -113,15 +115,17 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
         raise UnknownNameError("model", model, catalog_models())
     if not names_no_file(cluster):
         raise UnknownNameError("cluster", cluster, cluster_names())
-    if stack is not None and not is_shipped(stack):
-        raise UnknownNameError("stack", stack, stack_names())
-    options = JobOptions(
+    for name in (stack or "").split(BETWEEN):
+        if stack is not None and name.lower() != ANY:
+            shipped_stack(name)
+    options = TuningOptions(
         seq_len=_number(given, "seq_len"),
         global_batch=given.get("global_batch"),
         precision=given.get("precision"),
         stack=stack,
         tokens=given.get("tokens"),
         settings=given.get("set", "").split() or None,
+        without=given.get("without", "").split(),
         calibration=_file(calibration),
     )
     return options.request(model, cluster, _number(given, "gpus"))
@@ -296,12 +300,14 @@ def pipeline_drawing(query: Mapping[str, str], calibration: str | None = None) -
 def form_page() -> str:
     """The page before its first answer: the form, with the names that planner knows."""
     from planner.catalog.load_stacks import DEFAULT_STACK, stacks_to_plan
+    from planner.catalog.several_stacks import ANY
     from planner.report.html import rendered
     from planner.spec.load_model import catalog_models
     from planner.spec.machine.load_cluster import cluster_names
     from planner.spec.precision import Precision
 
+    stacks = [*(name for name in stacks_to_plan() if name != DEFAULT_STACK), ANY]
     return rendered(
         "serve.html.j2", models=catalog_models(), clusters=cluster_names(), default_stack=DEFAULT_STACK,
-        stacks=[name for name in stacks_to_plan() if name != DEFAULT_STACK], precisions=[str(p) for p in Precision],
+        stacks=stacks, precisions=[str(p) for p in Precision],
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """What does `planner sweep` do? Answers every combination of a sweep file, keeps what is done, writes one table.
 
 Answers go into a journal beside the output as they come; a sweep that was interrupted reads it and goes on. The table
-is in the order of the file, whoever worked on it in whichever order. Left out: workers (`sweep_workers`).
+is in the order of the file, whoever worked on it in whichever order. Left out: workers (`sweep_workers`,
+`dask_workers`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
 FORMATS: Final = (".csv", ".parquet")
+QUIET: Final = 30  # seconds between two lines of progress, at least
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t")
 
 SweepArgument = Annotated[
@@ -114,6 +119,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
     from planner.catalog.load_campaign import load_assumptions
     from planner.catalog.load_overlay import load_overlay
     from planner.cli.options import JobOptions
+    from planner.space.without import names_left_out
 
     if "layout" in asked.set:
         raise InputError(
@@ -123,6 +129,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
     if asked.calibration is not None:
         load_overlay(asked.calibration)
     settings = [f"{axis}={','.join(values)}" for axis, values in asked.set.items()]
+    without = names_left_out(asked.without)
     tokens = None if asked.tokens is None else str(asked.tokens)
     requests = []
     for point in asked.points():
@@ -132,22 +139,16 @@ def requests_of(asked: SweepFile) -> list[Request]:
             calibration=Path(asked.calibration) if asked.calibration is not None else None,
         )  # fmt: skip
         request = options.request(point["model"], point["cluster"], point.get("gpus"))
-        requests.append(_with_top(request, asked.top))
+        requests.append(replace(request, top=asked.top, front=False, without=without))
     return requests
-
-
-def _with_top(request: Request, top: int) -> Request:
-    from dataclasses import replace
-
-    return replace(request, top=top, front=False)
 
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:
     """Who does the work."""
-    from planner import sweep_workers
+    from planner import dask_workers, sweep_workers
 
     if dask is not None:
-        return sweep_workers.dask(dask)
+        return dask_workers.dask(dask, _say)
     count = min(processes or os.cpu_count() or 1, max(points, 1))
     return sweep_workers.here if count == 1 else sweep_workers.pool(count)
 
@@ -160,9 +161,9 @@ def _work(left: Mapping[int, Request], workers: Workers, journal: Journal, total
 def _shown(
     answers: Iterator[tuple[int, list[Row]]], total: int, done: int
 ) -> Iterator[tuple[int, list[Row]]]:
-    """The answers, with a progress bar on a terminal."""
+    """The answers, with a progress bar on a terminal and lines elsewhere."""
     if not sys.stderr.isatty():
-        yield from answers
+        yield from _told(answers, total, done)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -174,6 +175,19 @@ def _shown(
         for answer in answers:
             bar.advance(task)
             yield answer
+
+
+def _told(answers: Iterator[tuple[int, list[Row]]], total: int, done: int) -> Iterator[tuple[int, list[Row]]]:
+    """The answers, with a line now and then: at the start, later at most one in 30 s and a hundred in all."""
+    if not done:  # else it was said how many are
+        _say(f"0 of {total:,} points done")
+    told, when = done, time.monotonic()
+    for answer in answers:
+        yield answer
+        done += 1
+        if time.monotonic() >= when + QUIET and 100 * (done - told) >= total:
+            _say(f"{done:,} of {total:,} points done")
+            told, when = done, time.monotonic()
 
 
 def _digest(requests: Sequence[Request], top: int) -> str:
@@ -198,7 +212,8 @@ class Journal:
             self._read()
 
     def _read(self) -> None:
-        content = self.path.read_bytes()
+        with self._at_fault():
+            content = self.path.read_bytes()
         if content and not content.startswith(self.head.encode()):
             must = "the journal beside the output must be of this sweep and this planner"
             raise FileInputError(
@@ -212,13 +227,23 @@ class Journal:
                 self.done[entry[0]] = entry[1]
             self._length += len(line)
 
+    @contextmanager
+    def _at_fault(self) -> Iterator[None]:
+        """Whatever cannot be read or written in there, it is this file and not the answer."""
+        try:
+            yield
+        except OSError as error:
+            must = "the journal beside the output must be readable and writable"
+            hint = "make room for it or make it writable, and run the same again"
+            raise FileInputError(str(self.path), must, error.strerror or str(error), hint) from None
+
     def __enter__(self) -> Journal:
-        self._file = self.path.open("r+b" if self._length else "wb")
-        self._file.truncate(self._length)
-        self._file.seek(self._length)
-        if not self._length:
-            self._file.write(self.head.encode())
-            self._file.flush()
+        with self._at_fault():
+            self._file = self.path.open("r+b" if self._length else "wb", buffering=0)
+            self._file.truncate(self._length)
+            self._file.seek(self._length)
+            if not self._length:
+                self._file.write(self.head.encode())
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -226,13 +251,16 @@ class Journal:
 
     def add(self, number: int, rows: list[Row]) -> None:
         """Keep an answer."""
-        self._file.write((json.dumps({"point": number, "rows": rows}) + "\n").encode())
-        self._file.flush()
+        line = (json.dumps({"point": number, "rows": rows}) + "\n").encode()
+        with self._at_fault():
+            while line:  # the last bytes of a disk take a part of it, the next ones none
+                line = line[self._file.write(line) :]
         self.done[number] = rows
 
     def remove(self) -> None:
         """Forget all."""
-        self.path.unlink(missing_ok=True)
+        with self._at_fault():
+            self.path.unlink(missing_ok=True)
 
 
 def _entry(line: bytes) -> tuple[int, list[Row]] | None:

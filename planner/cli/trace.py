@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.options import CalibrationOption
+from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,9 +44,6 @@ PlanArgument = Annotated[
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="Trace to write; - prints it.")
 ]
-ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
-]
 ScheduleOption = Annotated[
     str | None,
     typer.Option("--schedule", metavar="NAME", help="Trace the same configuration under another schedule."),
@@ -66,7 +63,7 @@ ClusterOption = Annotated[
 def trace(
     plan: PlanArgument,
     output: OutputOption,
-    choice: ChoiceOption = 0,
+    choice: ChoiceOption = FASTEST,
     schedule: ScheduleOption = None,
     ranks: RanksOption = None,
     cluster: ClusterOption = None,
@@ -81,7 +78,7 @@ def trace(
     if not to_stdout:
         check_target(output, plan, cluster, calibration)
     made = load_plan(plan)
-    step = traced_step(made, choice, schedule, cluster, calibration)
+    step = traced_step(made, made.index(choice), schedule, cluster, calibration)
     drawn = None if ranks is None else parse_ranks(ranks, step.timeline.table.ranks)
     document = trace_document(step, drawn)
     text = trace_text(document)
@@ -128,7 +125,7 @@ def traced_step(
 
     choice = plan.choice(index)
     config = choice.config.parallel()
-    model = cost_model(planned_problem(plan, cluster, calibration))
+    model = cost_model(planned_problem(plan, choice, cluster, calibration))
     if choice.split is not None:
         model = model.with_split(choice.split.layers_per_chunk)
     rows = ConfigTable.of([config])
@@ -278,7 +275,7 @@ def _facts(
     facts = {
         "model": plan.subject.model.name,
         "cluster": f"{plan.subject.cluster.devices} devices of {plan.subject.cluster.name}",
-        "stack": plan.subject.stack.name,
+        "stack": choice.stack,
         "configuration": choice.config.text,
         "schedule": schedule,
         "planned_step_time_s": choice.step_time,

@@ -22,9 +22,9 @@ from planner.cost.network.traffic import boundary_tier, pipeline_links
 from planner.cost.pipeline.stages import recomputed_of_chunk
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.schedule.actions import ActionTable
+from planner.schedule.formulas import MOST_PASSES
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph, schedule_graph
-from planner.schedule.memory_limited import MOST_PASSES, memory_limited_table
 from planner.schedule.simulate import StageTimes, makespans, side_by_side, stage_times
 from planner.schedule.steady import makespans_of_many, repeats
 from planner.space.split import deal_layers
@@ -243,20 +243,25 @@ class PipelineSimulator:
 
     def _timed(self, group: Sequence[tuple[ParallelConfig, StageTimes]]) -> Array:
         """Makespans of pipelines of one order of passes, without and with messages, (pipelines, 2) [s]."""
-        found, shape = np.full((len(group), 2), np.nan), group[0][0]
-        if repeats(_order_of(shape), shape.pp, shape.num_microbatches):
-            times = side_by_side([cases for _, cases in group])
-            found = makespans_of_many(shape.pp, shape.num_microbatches, shape.vpp, times).reshape(-1, 2)
-        left = np.flatnonzero(np.isnan(found).any(axis=1)).tolist()
-        if left:
-            graph = self._graph(*group[left[0]])
-            found[left] = makespans(graph, side_by_side([group[i][1] for i in left])).reshape(-1, 2)
+        return self.timed(group[0][0], side_by_side([cases for _, cases in group])).reshape(-1, 2)
+
+    def timed(self, config: ParallelConfig, times: StageTimes) -> Array:
+        """Makespans of the order of passes of a configuration, however long they take, (cases,) [s]."""
+        found = np.full(times.cases, np.nan)
+        if repeats(_order_of(config), config.pp, config.num_microbatches):
+            found = makespans_of_many(config.pp, config.num_microbatches, config.vpp, times)
+        left = np.flatnonzero(np.isnan(found))
+        if len(left):
+            some = times if len(left) == times.cases else times.of(left)
+            found[left] = makespans(self._graph(config, some), some)
         return found
 
     def order(self, config: ParallelConfig, times: StageTimes) -> ActionTable:
         """The order of passes of a configuration; `times` for schedules that adapt to them. Raises `InputError`."""
         schedule = _order_of(config)
         if _adapts(config):
+            from planner.schedule.memory_limited import memory_limited_table  # few schedules do
+
             return memory_limited_table(schedule, config.pp, config.num_microbatches, times)
         return action_table(schedule, config.pp, config.num_microbatches, config.vpp)
 

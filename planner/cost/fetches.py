@@ -49,6 +49,12 @@ class Fetches:
     again: Array
     third: Array
 
+    def take(self, rows: NDArray[np.intp]) -> Fetches:
+        """Those of some shardings, in an order of their own."""
+        return Fetches(
+            self.gather[rows], self.scatter[rows], self.shares[:, rows], self.again[rows], self.third[rows]
+        )
+
 
 def fetches_modules(states: States) -> bool:
     """Does ZeRO-3 of this stack gather module by module?"""

@@ -297,7 +297,9 @@ class LayerModel:
         tensor = np.maximum(tensor[1], tensor[0] - linear[0]), np.maximum(tensor[1], tensor[0] - linear[1])
         gathered = self.communication.indexer(layer, x)
         tensor = tensor[0] + gathered[0], tensor[1] + gathered[1]
-        hides = self.problem.stack.communication.ep_overlap
+        hides = self.problem.stack.communication.ep_overlap * (
+            x.e > 1
+        )  # shards of an expert alone are not overlapped
         mixed = attention[0] + indexer[0], attention[1] + indexer[1]
         exposed = [np.maximum(experts - hides * (linear[i] + mixed[i] + moved[i]), 0.0) for i in (0, 1)]
         ahead = (linear[0], attention[0], indexer[0], moved[0], tensor[0], context[0], exposed[0])

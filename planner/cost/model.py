@@ -14,7 +14,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.bounds import MEMORY_AXES, TIME_AXES, least_memory, least_step_time
+from planner.cost.bounds import (
+    MEMORY_AXES,
+    TIME_AXES,
+    LateAxes,
+    least_memory,
+    least_of_cuts,
+    least_step_time,
+)
 from planner.cost.flops import gemm_flops, head_gemm, layer_gemms
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level, pipeline_level
@@ -83,6 +90,10 @@ class CostModel:
         first, inverse = distinct(*(stems[axis] for axis in MEMORY_AXES))
         keys = stems.take(first)
         return least_memory(self.shards, keys, self._stage_classes(keys))[inverse]
+
+    def least_of_cuts(self, cuts: ConfigTable, late: LateAxes, limit: float = np.inf) -> tuple[Array, Array]:
+        """Step time [s] and memory [bytes] that no completion of a cut beats (`cost.bounds.least_of_cuts`)."""
+        return least_of_cuts(self.layers, self.shards, cuts, late, limit)
 
     def evaluate(self, table: ConfigTable, keep_terms: bool = False) -> CostTable:
         """Cost of every row of `table`; a row's cost does not depend on the other rows."""

@@ -82,10 +82,6 @@ class PreparedCosts:
         self.by_stem = StemModel(model, classes, layers, pipelines, shards)
         self.deepest = self.by_stem.deepest
 
-    def with_shards(self, shards: Shards) -> PreparedCosts:
-        """The same stems where stages hold other parameters."""
-        return PreparedCosts(self.model, self.stems, self.classes, self.layers, self.pipelines, shards)
-
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False,
         least: bool = False,
@@ -144,6 +140,17 @@ class PreparedCosts:
             # stragglers and own runs are shares of the rest
             at_least = quiet * (1.0 - shorter / subtotal) + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail, at_least)
+
+    def device_memory(self, recompute_layers: IntColumn) -> Array:
+        """Device memory of a stage of each class where all stems are completed so (n, C) [bytes]."""
+        every = np.arange(len(self.stems))
+        batch, p_row = self.by_stem.batch(self.stems, slice(0, len(every))), self.pipelines.of_row
+        own = self._pipelines_of(p_row, recompute_layers)
+        in_flight = own.in_flight
+        if self.pipelines.uneven is not None:
+            in_flight = in_flight.but((batch.offload & OFFLOAD_ACTIVATIONS) > 0, own.kept)
+        memory = self._memory(batch, every, self.stems, recompute_layers, p_row, in_flight, keep_terms=False)
+        return np.asarray(memory.by_class + memory.outside[:, None])
 
     def _exposed(self, batch: Stems, stem: Index, recompute_layers: IntColumn, hiding: Array) -> Array:
         """Exposed seconds of data parallelism, under `hiding` seconds of a micro-batch."""
@@ -244,23 +251,6 @@ class PreparedCosts:
                 count.sum(axis=1), v[rows], m[rows],
             )  # fmt: skip
         return bubble
-
-    def once(self, layers: float, slowest: Array) -> Array:
-        """Exposed collectives, update, the host's work once a step and copies to the host (but of activations) of the
-        first stem where the deepest stage holds `layers` and the slowest takes `slowest` for a micro-batch: (n,) [s].
-        Convex in `slowest`."""
-        only, comm = slice(0, 1), self.model.problem.stack.communication
-        batch = self.by_stem.batch(self.stems.take(only), only)
-        first, none = np.zeros(1, dtype=np.intp), np.zeros(1)
-        host, waits = none, none
-        if batch.offload.any():
-            host, waits = self.by_stem.host_transfer(batch, first, none, slowest, batch.microbatches)
-        exposed = exposed_data_parallel(
-            batch.scatter, batch.gather, slowest + waits, batch.microbatches, batch.zero, np.full(1, layers),
-            batch.buckets, batch.replicas, comm, batch.waits_whole, batch.again, batch.shares, batch.turns,
-            batch.aside, batch.reduces_last,
-        )  # fmt: skip
-        return exposed + host + batch.copies + batch.once + batch.overhead
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
         """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""

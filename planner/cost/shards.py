@@ -6,7 +6,8 @@ what of a collective stays exposed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,16 @@ class Shards:
     tensors: Array  # (k,) trained ones of a mean stage
     pieces: Array  # (k,) of them, those of which a rank updates a part where their states are sharded
     fetches: Fetches | None = None  # of ZeRO 3 where modules are gathered one by one
+
+    def take(self, rows: Index) -> Shards:
+        """Some of the shardings, in an order of their own, each for a row of its own."""
+        taken: dict[str, Any] = {
+            field.name: (tuple(part[rows] for part in value) if isinstance(value, tuple) else value[rows])
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None and field.name not in ("of_row", "fetches")
+        }
+        fetches = None if self.fetches is None else self.fetches.take(rows)
+        return replace(self, **taken, of_row=np.arange(len(rows)), fetches=fetches)
 
 
 def mean_units(classes: StageClasses, pipelines: Index) -> Array:
@@ -326,33 +337,34 @@ class ShardModel:
         return Fetches(gather, np.asarray(scatter), shares, 1 - plain, third / some + plain - recomputed)
 
     def with_heaviest(
-        self, shards: Shards, stems: ConfigTable, classes: StageClasses, dense: float, expert: float
+        self, shards: Shards, stem: ConfigTable, classes: StageClasses, heaviest: Array
     ) -> Shards:
-        """The same for one stem whose heaviest stages hold so many parameters; of adapters, the mean. Weights that are
-        gathered in several widths count with the narrowest."""
-        keys, sizes = stems.take(slice(0, 1)), (np.array([dense]), np.array([expert]))
-        width = np.full(1, RECIPES[self.problem.job.precision].activation_bytes)
+        """Of one `stem`, the first of `shards` and `classes`: the least of every split whose heaviest stages hold so
+        many dense and expert parameters, and gather so many of them again where some stay gathered, (n, 2 or 4), as
+        shards of n copies of it. Of adapters, the mean; weights that are gathered in several widths count with the
+        narrowest."""
+        number = len(heaviest)
+        same = np.zeros(number, dtype=np.intp)
+        keys, stage = stem.take(same), classes.of_row[same]
+        dense, expert = heaviest[:, 0], heaviest[:, 1]
+        width = np.full(number, RECIPES[self.problem.job.precision].activation_bytes)
         if self.narrow is not None:
-            primary = self.narrow.primary(np.ones(1), keys["offload"])
+            primary = self.narrow.primary(np.ones(number), keys["offload"])
             width = np.where(primary, np.minimum(width, self.narrow.gathered), width)
-        gathered = width * sizes[0], width * sizes[1]
+        sizes, gathered = (dense, expert), (width * dense, width * expert)
+        again = width * heaviest[:, -2], width * heaviest[:, -1]
         if self.problem.job.lora_rank is not None:
-            gathered = self.frozen_bytes(*sizes, np.zeros(1))
-            count = classes.count[classes.of_row[:1]]
-            sizes = (shards.adapters * count).sum(axis=1) / count.sum(axis=1), np.zeros(1)
-        copies = classes.copies[classes.of_row[:1]]
-        units = mean_units(classes, classes.of_row[:1])
-        of_classes = self.gathered_bytes(keys, shards.dense, shards.expert, shards.outer, shards.wide)
-        layers = np.asarray(copies[:, None] * classes.layers[classes.of_row[:1]].sum(axis=2))
-        stays = self.staying_bytes(of_classes, shards.outer, shards.head, layers)
-        dense, expert = (each - largest(kept) for each, kept in zip(gathered, stays, strict=True))
-        repeated = np.asarray(np.maximum(dense, 0.0)), np.asarray(np.maximum(expert, 0.0))
-        scatter, reduce, gather, again, buckets = self._collectives(
-            keys, copies, sizes, gathered, repeated, units
+            gathered = self.frozen_bytes(dense, expert, np.zeros(number))
+            again = gathered if heaviest.shape[1] == 2 else (np.zeros(number), np.zeros(number))
+            count = classes.count[stage]
+            sizes = (shards.adapters[same] * count).sum(axis=1) / count.sum(axis=1), np.zeros(number)
+        copies, units = classes.copies[stage], mean_units(classes, stage)
+        scatter, reduce, gather, share, buckets = self._collectives(
+            keys, copies, sizes, gathered, again, units
         )
         return replace(
-            shards, most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce, gather=gather,
-            again=again, buckets=buckets,
+            shards.take(same), most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce,
+            gather=gather, again=share, buckets=buckets,
         )  # fmt: skip
 
     def parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:

@@ -58,18 +58,20 @@ class Stems:
 
 
 class StemModel:
-    """Binds prepared stems and their levels; everything that needs no leaf."""
+    """Binds prepared stems and their levels; everything that needs no leaf. `least`: stages stand for any that are as
+    light or heavier, so that no buffer is longer than what it holds."""
 
     def __init__(
-        self, model: LayerModel, classes: StageClasses, layers: Layers, pipelines: Pipelines, shards: Shards
-    ) -> None:
-        self.model, self.classes = model, classes
+        self, model: LayerModel, classes: StageClasses, layers: Layers, pipelines: Pipelines, shards: Shards,
+        least: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.classes, self.least = model, classes, least
         self.layers, self.pipelines, self.shards = layers, pipelines, shards
         self.layers_of = classes.layers.sum(axis=2)
         self.deepest = largest(self.layers_of)
 
-    def batch(self, table: ConfigTable, part: slice | Index) -> Stems:
-        """Columns of the stems `part`, which `table` holds."""
+    def batch(self, table: ConfigTable, part: slice | Index, memory: bool = True) -> Stems:
+        """Columns of the stems `part`, which `table` holds; without `memory` those of times alone."""
         problem, shards = self.model.problem, self.shards
         s_row, p_row = shards.of_row[part], self.pipelines.of_row[part]
         c_row = self.pipelines.stage_key[p_row]
@@ -89,33 +91,24 @@ class StemModel:
             held = next(parts) + next(parts)
         moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
-        levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
         matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
-        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, matrices)
-        apart = self.pipelines.apart
         scatter, gather, again, third = self._sharded(s_row, zero)
         once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
         if matrices is not None:
             once, longer = (
                 once + matrices.seconds,
-                matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row]),
+                1.0 if self.least else matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row]),
             )
             scatter, gather = scatter * longer, gather * longer
         fetches = shards.fetches
-        at: list[MemoryInputs] = []
-        if apart is not None and apart.moments:
-            usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
-            at = [
-                _at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in apart.moments
-            ]
         return Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
             stages=table["pp"].astype(float),
             zero=zero,
-            waits_whole=inputs.waits_whole,
-            reduces_last=inputs.reduces_last,
-            aside=inputs.reduces_aside,
+            waits_whole=states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
+            reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
+            aside=comm.beside_compute(table["pp"], table["zero"]),
             replicas=replicas,
             turns=self._turns(table),
             scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
@@ -135,7 +128,21 @@ class StemModel:
             held=held,
             overhead=self._overhead(table, s_row),
             once=once,
-            memory=tuple(at) or (inputs,),
+            memory=self._memory(table, s_row, p_row, matrices) if memory else (),
+        )
+
+    def _memory(
+        self, table: ConfigTable, s_row: Index, p_row: Index, matrices: WholeMatrices | None
+    ) -> tuple[MemoryInputs, ...]:
+        """What the memory of stems is made of, at each moment of their schedule that can bind."""
+        levels = Levels(self.layers, self.pipelines, self.shards, self.classes, self.layers_of)
+        width, apart = self.model.recipe.weight_bytes, self.pipelines.apart
+        inputs = memory_inputs(self.model.problem, width, table, levels, s_row, p_row, matrices)
+        if apart is None or not apart.moments:
+            return (inputs,)
+        usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+        return tuple(
+            _at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in apart.moments
         )
 
     def _matrices(
@@ -185,10 +192,12 @@ class StemModel:
         return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
 
     def _overhead(self, table: ConfigTable, s_row: Index) -> Array:
-        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part."""
+        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part, but
+        where a graph of the device's update launches all; the host's own update has none."""
         host, shards = self.model.problem.stack.host, self.shards
         tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
-        launched = np.where(host.update_captured, 0.0, host.tensor_update * tensors)
+        captured = host.update_captured & ((table["offload"] & OFFLOAD_OPTIMIZER) == 0)
+        launched = np.where(captured, 0.0, host.tensor_update * tensors)
         return host.step_overhead + self.model.host.slowdown * launched
 
     def host_transfer(

@@ -9,12 +9,13 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from planner.errors import FileInputError, as_written, sort_of
-from planner.frameworks.shell.script import how_to_set
+from planner.frameworks.shell.unset import how_to_set
 from planner.spec.load_json import unique_keys
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.planfile import MOST
@@ -71,10 +72,16 @@ def load_settings(text: str, file: str) -> dict[str, Any]:
 
 
 class Settings:
-    """Settings by dotted name, with errors that name file and setting."""
+    """Settings by dotted name, with errors that name file and setting; `named`: what the file calls them instead."""
 
-    def __init__(self, values: Mapping[str, Any], file: str) -> None:
-        self.values, self.file = flatten(values), file
+    def __init__(
+        self, values: Mapping[str, Any], file: str, named: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.values, self.file, self.named = flatten(values), file, named
+
+    def name(self, name: str) -> str:
+        """What the file calls a setting."""
+        return self.named.get(name, name)
 
     def has(self, name: str) -> bool:
         """Is a value stated? null and "auto" leave it to the program."""
@@ -90,7 +97,7 @@ class Settings:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
             must = f"must be a whole number from {least} to {MOST:,}{self._or_auto(value)}"
             how = how_to_set(value) if isinstance(value, str) and set("$`") & set(value) else ""
-            raise FileInputError(self.file, must, as_written(value)[:80], how, field=name)
+            raise FileInputError(self.file, must, as_written(value)[:80], how, field=self.name(name))
         return value
 
     def number(self, name: str) -> float:
@@ -104,7 +111,7 @@ class Settings:
             found = math.nan
         if not math.isfinite(found):
             must = f"must be a number{self._or_auto(value)}"
-            raise FileInputError(self.file, must, as_written(value)[:80], field=name)
+            raise FileInputError(self.file, must, as_written(value)[:80], field=self.name(name))
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -116,7 +123,7 @@ class Settings:
             return value.lower() == "true"
         if not isinstance(value, bool):
             must = f"must be true or false{self._or_auto(value)}"
-            raise FileInputError(self.file, must, as_written(value)[:80], field=name)
+            raise FileInputError(self.file, must, as_written(value)[:80], field=self.name(name))
         return value
 
     def _or_auto(self, value: object) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.errors import InputError, UnknownNameError, UnsupportedError
-from planner.frameworks.adapters import Adapters
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
 from planner.spec.config import ContextKind, ParallelConfig, Schedule
@@ -25,6 +25,9 @@ from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule, Violation, context_kinds_of
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
+
+if TYPE_CHECKING:
+    from planner.frameworks.adapters import Adapters
 
 Files = dict[str, str]
 
@@ -199,10 +202,10 @@ class Framework:
     `dense_order`, `expert_order`: axes of the rank grids, fastest first; empty where there is no such grid.
     `render(launch, version)`: its files by name; raises `UnsupportedError` naming what cannot be expressed.
     `parse(files)`: what its files say. `recognizes(name, text)`: whether a file is one of its own.
-    `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
-    split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
-    precision that none of its releases has under another name. `shards_all_by`: what holds gradients and weights where
-    they are sharded, if that is not what its newest stack has. `usual_zero`: how far it shards where nothing is said.
+    `split_options`: options of a script that state a pipeline's split, of which a script has some and `render` writes
+    others. `require_recipe`: raises `UnsupportedError` for a precision that none of its releases has under another
+    name. `shards_all_by`: what holds gradients and weights where they are sharded, if that is not what its newest stack
+    has. `usual_zero`: how far it shards where nothing is said.
     `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
     `same_words(name, text)`: whether a settings file that it parses has the names that `render` writes.
     """
@@ -220,7 +223,6 @@ class Framework:
     render: Callable[[Launch, str], Files]
     parse: Callable[[Mapping[str, str]], ParsedConfig]
     recognizes: Callable[[str, str], bool]
-    stacks: tuple[str, ...] = ()
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
     shards_all_by: StateEngine | None = None
@@ -229,6 +231,13 @@ class Framework:
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _takes_any_devices
     same_words: Callable[[str, str], bool] = lambda name, text: True
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The `framework` of stack files that it stands for."""
+        from planner.frameworks import stacks_of
+
+        return stacks_of(self.name)
 
     def version(self, wanted: str | None) -> str:
         """The release to write for. Raises `UnknownNameError`."""
@@ -270,8 +279,8 @@ def launch_of(
         chunks=chunk_layers(
             model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
         ),
-        expected=_expected(choice, subject.stack.name),
-        stack=stack or _stack(subject.stack.name, model),
+        expected=_expected(choice),
+        stack=stack or _stack(choice.stack, model),
         domain=subject.cluster.scale_up_domain,
         torus=torus,
     )
@@ -285,7 +294,7 @@ def _stack(name: str, model: ModelSpec) -> Stack:
     return with_wide_heads(load_stack(name), model)
 
 
-def _expected(choice: Choice, stack: str) -> Expected:
+def _expected(choice: Choice) -> Expected:
     return Expected(
         choice.step_time,
         choice.step_time_low,
@@ -294,7 +303,7 @@ def _expected(choice: Choice, stack: str) -> Expected:
         choice.memory.peak,
         choice.memory.logged,
         choice.memory.limit,
-        stack,
+        choice.stack,
     )
 
 

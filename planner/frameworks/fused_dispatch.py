@@ -64,7 +64,9 @@ def _sizes(problem: Problem) -> tuple[int, ...]:
 def _groups(columns: Columns, problem: Problem) -> Mask:
     """Beyond a node every eight ranks must share NVLink, or XGMI."""
     group, domain = _group(columns), problem.cluster.tiers[0].size
-    runs = np.isin(group, (1, *_sizes(problem))) & ((group <= domain) | (domain % NVLINK_PEERS == 0))
+    runs = np.isin(group, (1, *_sizes(problem)), kind="table") & (
+        (group <= domain) | (domain % NVLINK_PEERS == 0)
+    )
     return runs | (not _asked(problem, Dispatcher.DEEPEP))
 
 

@@ -22,7 +22,7 @@ from planner.spec.rule import Rule
 INTERLEAVE: Final = 32
 VARIABLE: Final = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 WITHOUT: Final = ("0.16.1",)
-# before main a buffer of one size needs the fuser
+# before main, of which no release of Megatron-Bridge is, a buffer of one size needs the fuser
 _GROUPED_TENSOR: Final = "main-2026-08"
 CAPACITY: Final = "moe_expert_rank_capacity_factor"
 PADDED_TO: Final = "moe_expert_capacity_factor"
@@ -62,14 +62,17 @@ def capacity_fields(launch: Launch) -> dict[str, Any]:
 
 def capacity_options(launch: Launch, version: str) -> list[tuple[str, ...]]:
     """`capacity_fields` as arguments. Raises `UnsupportedError` for a release without what they need."""
-    fields = capacity_fields(launch)
-    if fields and version != _GROUPED_TENSOR and not fuses_experts(launch):
-        must = (
-            f"Megatron-LM {version} must fuse experts (+{FUSED_EXPERTS}, fp8_mx) to receive them in one size"
-        )
-        hint = f"choose --framework-version {_GROUPED_TENSOR}, or leave +{PAGED_STASH} out of the stack"
+    if version != _GROUPED_TENSOR:
+        require_fuser(launch, f"Megatron-LM {version}", f"choose --framework-version {_GROUPED_TENSOR}")
+    return as_options(capacity_fields(launch))
+
+
+def require_fuser(launch: Launch, title: str, instead: str) -> None:
+    """Raise `UnsupportedError` for buffers of one size without fused experts, where those need them."""
+    if capacity_fields(launch) and not fuses_experts(launch):
+        must = f"{title} must fuse experts (+{FUSED_EXPERTS}, fp8_mx) to receive them in one size"
+        hint = f"{instead}, or leave +{PAGED_STASH} out of the stack"
         raise UnsupportedError(must, f"+{PAGED_STASH}", hint)
-    return as_options(fields)
 
 
 def as_options(fields: Mapping[str, Any]) -> list[tuple[str, ...]]:

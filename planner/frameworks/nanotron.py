@@ -357,5 +357,4 @@ NANOTRON: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
-    stacks=("nanotron",),
 )

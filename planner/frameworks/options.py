@@ -1,19 +1,19 @@
 """Which options does a release of a framework have, and of which type?
 
-Tables ship as `options/FRAMEWORK.yaml`, transcribed from the release's own parser by
-`benchmarks/framework_options.py`; every rendered option is checked against them. Left out: conditions
-between options, which are rules.
+Tables ship as `options/FRAMEWORK.json`, transcribed from the release's own parser by
+`benchmarks/framework_options.py`; every rendered option is checked against them. Where what a script names, a recipe,
+decides which options there are, a release has a table for each class of them. Left out: conditions between options,
+which are rules.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from planner.errors import UnsupportedError, nearest_names
 
@@ -54,13 +54,14 @@ class Option:
 
 
 @lru_cache(maxsize=32)
-def option_table(framework: str, version: str) -> Mapping[str, Option]:
-    """Every option of a release by name."""
+def option_table(framework: str, version: str, kind: str = "") -> Mapping[str, Option]:
+    """Every option of a release by name; `kind`: the class that decides some of them, where that is not the usual."""
     document = _document(framework)
-    missing = set(document["releases"][version].get("absent", ()))
-    own: Mapping[str, str] = document["releases"][version].get("own", {})
-    texts = {name: text for name, text in document["options"].items() if name not in missing}
-    return {name: _option(name, text) for name, text in {**texts, **own}.items()}
+    release, texts = document["releases"][version], dict(document["options"])
+    for said in (release, *([release["classes"][kind]] if kind else [])):
+        missing = set(said["absent"])
+        texts = {name: text for name, text in texts.items() if name not in missing} | said["own"]
+    return {name: _option(name, text) for name, text in texts.items()}
 
 
 def table_source(framework: str, version: str) -> str:
@@ -75,9 +76,8 @@ def table_releases(framework: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _document(framework: str) -> Mapping[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    document: Mapping[str, Any] = yaml.load(
-        (OPTIONS_FOLDER / f"{framework}.yaml").read_text(encoding="utf-8"), Loader=loader
+    document: Mapping[str, Any] = json.loads(
+        (OPTIONS_FOLDER / f"{framework}.json").read_text(encoding="utf-8")
     )
     return document
 
@@ -87,9 +87,14 @@ def _option(name: str, text: str) -> Option:
     return Option(name, kind, tuple(choices.split("|")) if choices else ())
 
 
-def check_options(framework: str, version: str, options: Iterable[tuple[str, ...]]) -> None:
+def table_classes(framework: str, version: str) -> tuple[str, ...]:
+    """Classes that decide options of the release, where that is not the usual one."""
+    return tuple(_document(framework)["releases"][version].get("classes", ()))
+
+
+def check_options(framework: str, version: str, options: Iterable[tuple[str, ...]], kind: str = "") -> None:
     """Raise `UnsupportedError` where the release lacks an option (name, then its words) or its value."""
-    table = option_table(framework, version)
+    table = option_table(framework, version, kind)
     for name, *values in options:
         known = table.get(name)
         if known is None:

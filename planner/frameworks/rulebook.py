@@ -5,10 +5,14 @@ Each framework calls these with its name and the place where it enforces them. L
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from planner.spec.config import OFFLOAD_OPTIMIZER, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
+
+FILLED_CHUNKS: Final = "chunks-filled"  # a rule by which a framework refuses chunks that hold nothing
 
 
 def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.errors import InputError
-from planner.frameworks.shell.script import how_to_set, whole
+from planner.frameworks.shell.script import whole
+from planner.frameworks.shell.unset import how_to_set
 
 Words = Mapping[str, list[str]]
 

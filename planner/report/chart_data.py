@@ -13,7 +13,7 @@ from typing import Any, Final
 from planner.report.facts import count, days, precise_time
 from planner.solve.place import GROUPS, grids_of, group_name
 from planner.spec.machine.load_cluster import noun_of
-from planner.spec.planfile import Choice, Memory, Plan, PlannedConfig, Run
+from planner.spec.planfile import Choice, Memory, Plan, Run
 from planner.spec.subject import ClusterFacts
 from planner.spec.terms import term_name
 from planner.units import GIB, format_bandwidth
@@ -146,11 +146,11 @@ _WHAT: Final[Mapping[str, str]] = {
 }
 
 
-def axis_spans(plan: Plan, config: PlannedConfig) -> tuple[AxisSpan, ...]:
+def axis_spans(plan: Plan, choice: Choice) -> tuple[AxisSpan, ...]:
     """Where the groups of rank 0 lie, nearest first, as the stack's framework numbers its ranks."""
-    model = plan.subject.model
+    model, config = plan.subject.model, choice.config
     with_experts = config.ep > 1 or model.params_active != model.params_total
-    layout = grids_of(plan.subject.stack.framework, with_experts, config)
+    layout = grids_of(plan.framework_of(choice), with_experts, config)
     names = [name for name in GROUPS if layout.has(name)]
     if "dp_cp" in names:  # over which gradients go
         names.remove("dp")

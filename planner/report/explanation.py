@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.report.facts import aligned_time, precise_time
+from planner.report.facts import MEMORY_WORDS, aligned_time, precise_time
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
@@ -24,6 +24,7 @@ from planner.space.restriction import value_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
 from planner.spec.terms import term_name
+from planner.spec.verdict import MemoryRoom, MemoryVerdict
 from planner.units import GIB, format_capacity
 
 _KINDS: Final = {
@@ -38,13 +39,13 @@ _MOST_TERMS: Final = 4
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything said of one configuration. `limit`: usable memory [bytes]; `rank`: whose groups are shown."""
+    """Everything said of one configuration. `room`: what memory is judged by; `rank`: whose groups are shown."""
 
     choice: Choice
     placement: Placement
     rank: int
     planned: Alternative
-    limit: float
+    room: MemoryRoom
     walls: tuple[Alternative, ...]
     changes: tuple[Alternative, ...]
     why_not: WhyNot | None
@@ -58,7 +59,7 @@ def explanation_facts(found: Explanation) -> dict[str, Any]:
         "config": found.choice.config.model_dump(),
         "step_time": found.choice.step_time,
         "memory": found.choice.memory.peak,
-        "memory_limit": found.limit,
+        "memory_limit": found.room.limit,
         "placement": placement_facts(placement),
         "rank": {
             "rank": found.rank,
@@ -126,8 +127,9 @@ def _alternative_facts(a: Alternative, found: Explanation) -> dict[str, Any]:
         "step_time": a.step_time,
         "throughput_change": _gain(a, found.planned),
         "memory": a.memory,
-        "over": None if a.memory is None else a.memory - found.limit,
+        "over": None if a.memory is None else a.memory - found.room.limit,
         "fits": a.fits,
+        "memory_verdict": None if a.memory is None else str(found.room.verdict(a.memory)),
         "broken": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in a.broken],
         "time": a.terms,
     }
@@ -162,7 +164,7 @@ def explanation_document(found: Explanation) -> RenderableType:
     choice, placement = found.choice, found.placement
     head = (
         f"{choice.config.text}: {precise_time(choice.step_time)} a step, {choice.memory.peak / GIB:.1f} of "
-        f"{found.limit / GIB:.1f} GiB"
+        f"{found.room.limit / GIB:.1f} GiB"
     )
     place = placement.layout.place_of(found.rank)
     where = ", ".join(
@@ -289,7 +291,7 @@ def _walls_table(found: Explanation) -> RenderableType:
     rows = []
     for a in found.walls:
         gain = _gain(a, found.planned)
-        rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", _stopped_by(a, found.limit)))
+        rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", _stopped_by(a, found.room)))
     return _wrapping(("change", "tok/s", "stopped by"), rows)
 
 
@@ -303,15 +305,26 @@ def _rules_said(rows: Sequence[Alternative], before: Set[str] = frozenset()) -> 
     )
 
 
-def _stopped_by(a: Alternative, limit: float, full: bool = False) -> str:
+def _stopped_by(a: Alternative, room: MemoryRoom, full: bool = False) -> str:
     """The rules by name, or with their reasons where `full`, and the memory."""
     reasons = [f"{b.rule}: {b.reason}" if full else b.rule for b in a.broken[:_MOST_RULES]]
     more = len(a.broken) - _MOST_RULES
     if more > 0:
         reasons.append(f"and {more} more rule{'s' if more > 1 else ''}")
     if a.memory is not None and not a.fits:
-        reasons.append(f"memory: {a.memory / GIB:,.1f} GiB, {(a.memory - limit) / GIB:,.1f} over the limit")
+        reasons.append(f"memory: {_memory_said(a.memory, room)}")
     return "; ".join(reasons)
+
+
+def _memory_said(peak: float, room: MemoryRoom) -> str:
+    """Why a peak is too large [bytes]."""
+    verdict = room.verdict(peak)
+    if verdict is MemoryVerdict.FITS:
+        return "too much of the host's"
+    over = f"{(peak - room.limit) / GIB:,.1f} over the limit"
+    return (
+        f"{peak / GIB:,.1f} GiB, {over if verdict is MemoryVerdict.DOES_NOT_FIT else MEMORY_WORDS[verdict]}"
+    )
 
 
 def _changes_table(found: Explanation) -> RenderableType:
@@ -319,7 +332,8 @@ def _changes_table(found: Explanation) -> RenderableType:
     for a in found.changes:
         gain = _gain(a, found.planned)
         memory = "" if a.memory is None else f"{a.memory / GIB:,.1f}"
-        verdict = "fits" if a.fits and not a.broken else _stopped_by(a, found.limit)
+        fits = a.memory is not None and a.fits and not a.broken
+        verdict = MEMORY_WORDS[found.room.verdict(a.memory or 0.0)] if fits else _stopped_by(a, found.room)
         rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", memory, verdict))
     return _wrapping(("change", "tok/s", "GiB", ""), rows)
 
@@ -337,9 +351,10 @@ def why_not_sentence(answer: WhyNot, found: Explanation) -> str:
         return f"{best}, its step takes {abs(longer):.1%} {'longer' if longer > 0 else 'less'}"
     if answer.smallest is not None:
         assert answer.smallest.memory is not None, "the smallest was costed"
-        over = (answer.smallest.memory - found.limit) / GIB
         least = f"the one that needs least memory, {answer.smallest.config.describe()}"
-        return f"none with this setting fits: {least}, is {over:.1f} GiB over the limit"
+        return (
+            f"none with this setting fits: {least}, needs {_memory_said(answer.smallest.memory, found.room)}"
+        )
     return "no configuration with this setting is legal"
 
 
@@ -350,7 +365,7 @@ def _why_not_blocks(answer: WhyNot, found: Explanation) -> list[RenderableType]:
     as_planned = answer.as_planned
     if answer.best is None or as_planned.config != answer.best.config:
         gain = _gain(as_planned, found.planned)
-        stop = _stopped_by(as_planned, found.limit, full=True) or "it fits"
+        stop = _stopped_by(as_planned, found.room, full=True) or "it fits"
         speed = ""
         if gain is not None and not as_planned.broken:
             speed = f", {abs(gain):.1%} {'fewer' if gain < 0 else 'more'} tokens a second"

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from planner.headline import gap_said
+from planner.report.options_text import changed_options, stack_letters
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
@@ -91,17 +93,26 @@ class Part:
 
 @dataclass(frozen=True)
 class Grid:
-    """Configurations as a table: columns only for the axes that differ, the rest said once."""
+    """Configurations as a table: columns only for the axes that differ, the rest said once. `legend`: stacks by letter,
+    where they differ."""
 
     common: str
     axes: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    legend: tuple[str, ...] = ()
 
 
 def helps(plan: Plan) -> list[str]:
     """What would make it faster, each by itself; the whole text where nothing was found, whose reasons it holds."""
     found = plan.verdict is Verdict.FOUND
     return plan.smallest_change.split("; or ") if found else [plan.smallest_change]
+
+
+def head_lines(plan: Plan) -> tuple[str, ...]:
+    """What stands in the headline beside the figures of the best: what to take instead, and a proof's gap."""
+    _, *more = plan.headline.split("\n")
+    gap = gap_said(plan.search.certificate)
+    return (*more, *([gap] if gap and plan.found else []))
 
 
 def subject_lines(plan: Plan) -> tuple[str, ...]:
@@ -254,14 +265,27 @@ def interval(low: str, high: str) -> str:
 
 
 def memory_sentence(memory: Memory) -> str:
-    """Does it fit, by how much, and where does it bind."""
-    free, limit = memory.limit - memory.peak, f"{memory.limit / GIB:.1f} GiB"
+    """Does it fit, by how much, what is kept back, and where does it bind."""
+    free, limit = memory.free, f"{memory.limit / GIB:.1f} GiB"
     size = f"{abs(free) / GIB:.1f} GiB"
     margin = f"{size} free of {limit} usable" if free >= 0 else f"{size} over the {limit} limit"
+    margin += kept_back(memory)
     if memory.verdict is MemoryVerdict.BORDERLINE:
         margin = f"{'predicted ' if free < 0 else ''}{margin}, within the memory model's error"
     host = f"{memory.host_lack}; " if memory.host_short else ""
     return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {memory.where}"
+
+
+def kept_back(memory: Memory) -> str:
+    """What of the device is not counted as free, and why, in parentheses; empty where nothing is."""
+    if not memory.capacity or not memory.kept_back:
+        return ""
+    kept, share = (
+        f"{memory.kept_back / GIB:.1f} of {memory.capacity / GIB:.1f} GiB",
+        memory.kept_back / memory.capacity,
+    )
+    error = f" for the memory model's error, ±{memory.error:.0%}" if memory.error else ""
+    return f" ({kept} kept back{error}: --headroom {100 * share:.3g}%)"
 
 
 def logged_sentence(memory: Memory) -> str:
@@ -378,6 +402,9 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
     """The configurations by axis; axes on which all agree are said once, neutral ones not at all."""
     configs = [choice.config for choice in choices]
     texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _axes_of(configs)}
+    letters, legend = stack_letters(choices)
+    if letters:
+        texts["stack"] = list(letters)
     if len(set(texts["cp_kind"])) > 1:  # in one column with the degree
         kinds = zip(texts["cp"], texts.pop("cp_kind"), strict=True)
         texts["cp"] = [f"{degree} {kind}" if degree != "1" else degree for degree, kind in kinds]
@@ -401,7 +428,7 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
         for axis, values in texts.items()
         if configs and axis not in differing and neutral.get(axis) != values[0]
     ]
-    return Grid(", ".join(agreed), tuple(_AXIS_WORDS[axis] for axis in differing), rows)
+    return Grid(", ".join(agreed), tuple(_AXIS_WORDS.get(axis, axis) for axis in differing), rows, legend)
 
 
 def parts(terms: Mapping[str, float], smallest: float = 0.001) -> tuple[Part, ...]:
@@ -424,6 +451,7 @@ def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
         for axis in _axes_of((best.config, other.config))
         if _axis_text(best.config, axis) != _axis_text(other.config, axis)
     )
+    changed = ", ".join(filter(None, (changed, changed_options(best.stack, other.stack))))
     slower = other.step_time - best.step_time
     share = 100 * slower / best.step_time
     lines = [f"#{place} ({changed or 'same axes'}) takes {aligned_time(abs(slower), best.step_time)} "

@@ -127,7 +127,10 @@ def named_cluster(text: str, gpus: int | None) -> Facts:
 def stack_facts(stack: Stack) -> Facts:
     """All numbers of a stack, times in seconds and sizes in bytes."""
     facts: Facts = stack.model_dump(mode="json")
-    facts["options"] = {option.name: option.meaning for option in options_for(stack)}
+    facts["options"] = {
+        str(option.name): {"kind": str(option.kind), "meaning": option.meaning, "needs": option.needs}
+        for option in options_for(stack)
+    }
     return facts
 
 

@@ -5,12 +5,13 @@ Left out: the facts themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 
+from planner.catalog.stack_options import OptionKind
 from planner.report.facts import count
 from planner.report.listings import Facts, flattened
 from planner.report.text import bullets, labelled, listing, prose, section
@@ -190,6 +191,13 @@ def _gigabytes(rate: float) -> str:
     return f"{rate / 1e9:,.4g}"
 
 
+_OPTION_KINDS: Final[Mapping[str, str]] = {
+    OptionKind.SPEED: "they change speed, a search tries them",
+    OptionKind.NUMERICS: "they change numerics, a search names their gain",
+    OptionKind.FACT: "what a release, a script or the data are like",
+}
+
+
 def stack_document(facts: Facts) -> RenderableType:
     """One stack with all its numbers."""
     head = ("name", "framework", "released", "description", "source", "fitted", "kin")
@@ -205,9 +213,16 @@ def stack_document(facts: Facts) -> RenderableType:
         section("Numbers", labelled_wrapped([(key, _stack_value(key, v)) for key, v in flattened(rest)])),
     ]
     if facts["options"]:
-        title = f"Options, as in --stack {facts['name']}+{next(iter(facts['options']))}"
-        blocks.append(section(title, labelled_wrapped(list(facts["options"].items()))))
+        for kind, does in _OPTION_KINDS.items():
+            rows = [(name, _meaning(one)) for name, one in facts["options"].items() if one["kind"] == kind]
+            if rows:
+                title = f"Options, as in --stack {facts['name']}+{rows[0][0]}: {does}"
+                blocks.append(section(title, labelled_wrapped(rows)))
     return Group(*blocks)
+
+
+def _meaning(option: Facts) -> str:
+    return f"{option['meaning']} (needs {option['needs']})" if option["needs"] else str(option["meaning"])
 
 
 def rules_document(name: str, rules: Facts) -> RenderableType:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from planner.cost.memory.moments import PHASES
 from planner.cost.table import CostTable
+from planner.report.facts import kept_back
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move
 from planner.spec.machine.architecture import DeviceWords
@@ -184,7 +185,7 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
     style = {"fits": "bold green", "borderline": "bold yellow"}.get(str(memory.verdict), "bold red")
     head = (
         f"{report.choice.config.text}: {verdict}, {format_capacity(memory.peak)} of {format_capacity(memory.limit)} "
-        f"on pipeline rank {memory.stage} ({term_name(memory.phase)}), ±{report.error:.0%}"
+        f"usable{kept_back(memory)} on pipeline rank {memory.stage}, {term_name(memory.phase)}"
     )
     if memory.host_short:
         head += f"; {memory.host_lack}"

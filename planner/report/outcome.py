@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from planner.catalog.stack_options import SEPARATOR
 from planner.outcome import best_of, limits, limits_sentence, run_days, why_nothing
 from planner.report.facts import count, days, price_sentence
 from planner.spec.planfile import Choice, Plan, Run
@@ -71,9 +72,11 @@ def money(amount: float | None) -> str:
 
 
 def choice_lines(choice: Choice, noun: str) -> list[str]:
-    """The configuration, what binds, and what the run's money rests on. `noun`: what a device is called."""
+    """The configuration and the stack's options it has, what binds, and what the run's money rests on. `noun`: what a
+    device is called."""
     run = choice.run
-    lines = [choice.config.text, f"the step is {limits_sentence(choice)}"]
+    options = [choice.stack] if SEPARATOR in choice.stack else []
+    lines = [choice.config.text, *options, f"the step is {limits_sentence(choice)}"]
     if run and run.price_per_device_hour is not None:
         lines.append(price_sentence(run, noun))
     elif run:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.report import chart_data, charts, facts, proof
+from planner.report import chart_data, charts, facts, nearest, options_text, proof
 from planner.report.facts import Figure
-from planner.spec.planfile import Choice, Plan, Verdict
+from planner.spec.planfile import Choice, NearestRun, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity
 
@@ -96,6 +96,8 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         sections += _choice_sections(plan, best, drawing, not_drawn)
     else:
         sections += _why_not(plan)
+    if plan.nearest_run is not None:
+        sections.append(_published_section(plan, plan.nearest_run))
     if plan.search.candidates > 1:
         rows = [
             (("less " if line.taken_away else "") + line.label, f"{line.candidates:,}")
@@ -117,7 +119,7 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         lead=lead,
         lead_is_code=best is not None,
         sections=tuple(sections),
-        subject=facts.subject_lines(plan),
+        subject=(*facts.subject_lines(plan), *options_text.turned_on_lines(plan)),
     )
 
 
@@ -127,7 +129,9 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         Block("figures", figures=facts.key_figures(best, facts.noun_in(plan))[:4]),
         Block("chips", figures=_axes(best)),
     ]
-    if plan.verdict is not Verdict.FOUND and plan.nearest is not None:
+    if said := facts.head_lines(plan):
+        head.insert(0, lines(said))
+    if plan.nearest is not None:
         head.append(Block("text", text=f"nearest that fits: {plan.nearest.config.text}"))
     if cautions:
         head.append(lines(cautions))
@@ -136,6 +140,8 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
     sections = [Section("answer", "The answer", tuple(head))]
     if best.run is not None:
         sections.append(_run_section(best, facts.noun_in(plan)))
+    if plan.search.stacks:
+        sections.append(_stacks_section(plan))
     if len(plan.choices) > 1:
         sections.append(_top_section(plan))
     sections.append(_step_section(plan, best))
@@ -188,6 +194,16 @@ def _run_section(best: Choice, noun: str) -> Section:
     return Section("run", "The whole run", tuple(blocks))
 
 
+def _stacks_section(plan: Plan) -> Section:
+    standings = plan.search.stacks
+    blocks = [
+        table(("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), marked=0)
+    ]
+    if said := options_text.lead_sentence(standings):
+        blocks.append(Block("text", text=f"{said}."))
+    return Section("stacks", "The stacks compared", tuple(blocks))
+
+
 def _top_section(plan: Plan) -> Section:
     grid = facts.configuration_grid(plan.choices)
     versus, against = facts.against_first(plan.choices)
@@ -203,12 +219,15 @@ def _top_section(plan: Plan) -> Section:
                 f"{choice.tokens_per_second_per_device:,.0f}",
                 f"{100 * choice.mfu:.1f} %",
                 f"{choice.memory.peak / GIB:.1f} GiB",
-                facts.MEMORY_WORDS[choice.memory.verdict],
+                facts.MEMORY_WORDS[choice.memory.verdict]
+                + (", recommended" if plan.recommended == number - 1 > 0 else ""),
             )
         )
     blocks = [table(heads, rows, marked=0)]
     if grid.common:
         blocks.insert(0, Block("text", text=f"All with {grid.common}."))
+    if grid.legend:
+        blocks.append(Block("text", text=f"Stacks: {'; '.join(grid.legend)}."))
     if said := proof.once_sentence(plan.search):
         blocks.append(Block("text", text=f"{said.capitalize()}."))
     difference, *terms = facts.comparison(plan.choices[0], plan.choices[1], 2)
@@ -244,7 +263,7 @@ def _memory_block(plan: Plan, choice: Choice) -> Block:
 
 def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     cluster = plan.subject.cluster
-    spans = chart_data.axis_spans(plan, best.config)
+    spans = chart_data.axis_spans(plan, best)
     if not spans:
         return []
     per_cell, _ = chart_data.cell_size(cluster)
@@ -260,6 +279,16 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
         text = f"{span.axis}: the {span.size:,} ranks that work with rank 0. A cell is {cells}."
         blocks.append(chart(f"map-{span.group}", text, charts.map_chart(own)))
     return [Section("map", "Which ranks talk over which links", tuple(blocks))]
+
+
+def _published_section(plan: Plan, run: NearestRun) -> Section:
+    shown = nearest.figures(plan, run, facts.noun_in(plan))
+    blocks = (
+        Block("text", text=nearest.settings_sentence(run) + "."),
+        Block("figures", figures=shown),
+        Block("text", text=run.link),
+    )
+    return Section("published", "Nearest published run", blocks)
 
 
 def _why_not(plan: Plan) -> list[Section]:
@@ -296,7 +325,7 @@ def _grounds(plan: Plan) -> list[Section]:
     if cluster.unverified:
         sources.append(f"unverified (no source): {', '.join(cluster.unverified)}")
     sources.append(
-        f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept free"
+        f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept back"
     )
     return [
         Section("confidence", "How sure this is", (Block("text", text=proof.confidence_sentence(plan) + "."),)),

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from planner.headline import ended_by
 from planner.launchable import WITHOUT_FILES
+from planner.report.options_text import held_sentence
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
@@ -30,7 +32,6 @@ _LEVELS: Final[Mapping[CalibrationLevel, str]] = {
     CalibrationLevel.L2: "corrected by a benchmark of your cluster",
     CalibrationLevel.L3: "corrected by a step measured on your cluster",
 }
-_ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,16 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
     removed = sorted(search.removed, key=lambda entry: (-entry.candidates, entry.rule))
     lines = [Remainder("candidates", search.candidates, False)]
     lines += [Remainder(entry.rule, entry.candidates, True) for entry in removed]
+    for label, candidates in (
+        ("not dealt: states exceed memory", search.undealt_by_memory),
+        ("not dealt: pruned by lower bound", search.undealt),
+    ):
+        if candidates:
+            lines.append(Remainder(label, candidates, True))
     lines.append(Remainder("legal", search.legal, False))
     certificate = search.certificate
-    unlooked = certificate.by_memory - search.too_large if certificate else 0
+    by_memory = search.too_large + search.undealt_by_memory
+    unlooked = certificate.by_memory - by_memory if certificate else 0
     behind = search.legal - search.costed - unlooked
     if unlooked:
         lines.append(Remainder("model states exceed memory", unlooked, True))
@@ -64,13 +72,30 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
 
 
 def proof_sentence(certificate: Certificate) -> str:
-    """What is proven of the best configuration, and what is not."""
+    """What is proven of the best configuration, what is not, and of which set: what is held fixed."""
+    said = _proven(certificate)
+    parts = said, outside_sentence(certificate), held_sentence(certificate.held)
+    return "; ".join(filter(None, parts)) if said else ""
+
+
+def outside_sentence(certificate: Certificate) -> str:
+    """Whose layouts nobody looked at, for want of effort; empty where every layout was tried or is behind a bound."""
+    if not certificate.outside or certificate.best is None:
+        return ""
+    many = f"of {certificate.outside:,} configuration{'s' * (certificate.outside > 1)}"
+    said = f"not looked at: layouts {many} other than the stack's own (more with --effort)"
+    if certificate.outside_bound is None:
+        return said
+    return f"{said}, up to {max(1 - certificate.outside_bound / certificate.best, 0.0):.1%} faster"
+
+
+def _proven(certificate: Certificate) -> str:
     if certificate.best is None:
         return ""
     counted = f"{certificate.costed:,} evaluated, {certificate.solved:,} simulated"
     faster = "" if certificate.gap is None else f": up to {certificate.gap:.2%} faster may exist"
     if certificate.ending is not Ending.COMPLETE:
-        return f"not proven{faster} (ended by {_ENDED_BY[certificate.ending]}; {counted})"
+        return f"not proven{faster} (ended by {ended_by(certificate.ending)}; {counted})"
     if certificate.gap is None:
         return f"best of those evaluated ({counted}): {certificate.compared}"
     if certificate.gap > CLOSED_GAP:
@@ -87,6 +112,8 @@ def search_sentence(search: Search) -> str:
     if search.restricted:
         fixed = ", ".join(f"{axis}={_values_text(axis, v)}" for axis, v in search.restricted.items())
         text += f"; restricted to {fixed}"
+    if search.without:
+        text += f"; without {', '.join(search.without)}"
     return text
 
 

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Column
 from rich.text import Text
 
-from planner.report import facts, proof
+from planner.report import facts, nearest, options_text, proof
 from planner.report.tables import Fitting, WordTable
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.terms import term_name
@@ -94,8 +94,12 @@ def listing(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
 
 def plan_document(plan: Plan) -> RenderableType:
     """The whole answer, the verdict first."""
-    blocks: list[RenderableType] = [prose(plan.headline, _VERDICT_STYLE[plan.verdict])]
-    blocks += [prose(line) for line in facts.subject_lines(plan)]
+    first, *more = plan.headline.split("\n")
+    blocks: list[RenderableType] = [prose(first, _VERDICT_STYLE[plan.verdict])]
+    blocks += [prose(line, "bold") for line in more]
+    blocks += [prose(line) for line in (*facts.subject_lines(plan), *options_text.turned_on_lines(plan))]
+    if plan.search.stacks:
+        blocks.append(_stacks(plan))
     if plan.verdict is Verdict.ILLEGAL:
         blocks.append(_violations(plan))
     if plan.choices:
@@ -105,6 +109,7 @@ def plan_document(plan: Plan) -> RenderableType:
         helps = facts.helps(plan)
         blocks.append(section(title, bullets(helps) if len(helps) > 1 else prose(plan.smallest_change)))
     blocks += _nearest(plan)
+    blocks += _published(plan)
     if plan.search.candidates > 1:
         blocks.append(_space(plan))
     predicts = bool(plan.choices or plan.nearest)
@@ -119,6 +124,16 @@ def plan_document(plan: Plan) -> RenderableType:
     return Group(*blocks)
 
 
+def _stacks(plan: Plan) -> RenderableType:
+    """The stacks that were searched, the fastest first."""
+    standings = plan.search.stacks
+    table = _numbered(
+        ("stack", "step", "slower", "configuration"), options_text.stack_rows(standings), 1, None
+    )
+    said = options_text.lead_sentence(standings)
+    return section("Stacks", table, *([prose(said)] if said else []))
+
+
 def _violations(plan: Plan) -> RenderableType:
     rules: list[RenderableType] = []
     for broken in plan.violations:
@@ -128,7 +143,7 @@ def _violations(plan: Plan) -> RenderableType:
 
 
 def _nearest(plan: Plan) -> list[RenderableType]:
-    title = "Nearest that fits" if plan.verdict is Verdict.DOES_NOT_FIT else "Nearest legal configuration"
+    title = "Nearest legal configuration" if plan.violations else "Nearest that fits"
     if plan.verdict is Verdict.NOTHING_FITS:
         title = "Needs least memory"
     if plan.nearest is not None:
@@ -141,13 +156,22 @@ def _nearest(plan: Plan) -> list[RenderableType]:
     return []
 
 
+def _published(plan: Plan) -> list[RenderableType]:
+    run = plan.nearest_run
+    if run is None:
+        return []
+    told = ((f.label, f.value, f.note) for f in nearest.figures(plan, run, facts.noun_in(plan)))
+    title = "Nearest published run"
+    return [section(title, prose(nearest.settings_sentence(run)), labelled(told), prose(run.link, "dim"))]
+
+
 def _choices(plan: Plan) -> list[RenderableType]:
     best, noun = plan.choices[0], facts.noun_in(plan)
     blocks = [section(best.config.text, _figures(best, noun))]
     if len(plan.choices) > 1:
         said = proof.once_sentence(plan.search)
         notes = [prose(said, "dim")] if said else []
-        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices, noun), *notes))
+        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan, noun), *notes))
     blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
     blocks.append(_memory_bars(best))
     reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
@@ -169,32 +193,41 @@ _FIGURE_HEADS = ("step", "", "tok/s/{noun}", "MFU %", "GiB", "memory")
 _FEWER, _FEWEST = (0, 1, 2, 4, 5), (0, 1, 4, 5)  # figures kept in narrower tables
 
 
-def _choice_table(choices: Sequence[Choice], noun: str) -> list[RenderableType]:
+def _choice_table(plan: Plan, noun: str) -> list[RenderableType]:
     """The configurations by axis; where that is too wide, each as a line of text beside fewer figures."""
+    choices, marked = plan.choices, plan.recommended
     grid = facts.configuration_grid(choices)
     figures = _choice_figures(choices)
     common = [prose(f"all with {grid.common}")] if grid.common else []
+    legend = [prose(line, "dim") for line in grid.legend]
     tables: list[RenderableType] = []
     shown = [head.format(noun=noun) or facts.against_first(choices)[0] for head in _FIGURE_HEADS]
     for kept, gap in ((range(len(shown)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
         heads: tuple[str, ...] = (*grid.axes, *(shown[i] for i in kept))
-        tables.append(Group(*common, _numbered(heads, rows, gap)))
-    rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
-    heads = (*(shown[i] for i in _FEWEST), "configuration")
-    return [Fitting((*tables, _numbered(heads, rows, 1)))]
+        tables.append(Group(*common, _numbered(heads, rows, gap, marked), *legend))
+    letters = options_text.stack_letters(choices)[0] or [""] * len(choices)
+    rows = [
+        (*(row[i] for i in _FEWEST), *filter(None, [letter]), c.config.text)
+        for row, letter, c in zip(figures, letters, choices, strict=True)
+    ]
+    heads = (*(shown[i] for i in _FEWEST), *(["stack"] if grid.legend else []), "configuration")
+    said = [prose("* recommended", "dim")] if marked else []
+    return [Fitting((*tables, Group(_numbered(heads, rows, 1, marked), *legend))), *said]
 
 
-def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> WordTable:
-    """Rows with their number in front, columns `gap` + 1 apart, words coloured."""
+def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int, marked: int | None) -> WordTable:
+    """Rows with their number in front, columns `gap` + 1 apart, words coloured; a star at the row `marked`, if that is
+    not the first."""
     table = WordTable(box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("#", justify="right")
     for head in heads:
-        words = head in ("memory", "configuration")
+        words = head in ("memory", "configuration", "stack")
         table.add_column(head, justify="left" if words else "right", no_wrap=head != "configuration")
     styles = {facts.MEMORY_WORDS[verdict]: style for verdict, style in _MEMORY_STYLE.items()}
     for number, row in enumerate(rows, start=1):
-        table.add_row(str(number), *(prose(cell, styles.get(cell, "")) for cell in row))
+        star = "*" if marked and number == marked + 1 else ""
+        table.add_row(f"{star}{number}", *(prose(cell, styles.get(cell, "")) for cell in row))
     return table
 
 

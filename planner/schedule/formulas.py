@@ -5,10 +5,26 @@ Arguments are floats or arrays. Left out: schedules without a proven closed form
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.spec.config import Schedule
+
 Quantity = float | NDArray[np.float64]
+
+# of a pipeline whose order is searched for under a memory limit: beyond it one layout alone takes seconds
+MOST_PASSES: Final = 150_000
+
+
+def default_limit(schedule: Schedule, p: int) -> int:
+    """Chunks a rank may hold where nothing is said [chunks]: V-Min about a third, V-Half half of 1F1B's 2p
+    (Qi 2024, arXiv 2405.15362, table 1), zb-auto twice 1F1B's p (ZB-2p of Qi 2023, arXiv 2401.10241)."""
+    if schedule is Schedule.V_MIN:
+        return 2 * math.ceil((p + 2) / 3)
+    return 2 * (p // 2 + 1) if schedule is Schedule.V_HALF else 2 * p
 
 
 def in_flight(rank: Quantity, p: Quantity, v: Quantity, m: Quantity) -> Quantity:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.schedule.actions import ActionTable, Pass
+from planner.schedule.formulas import default_limit
 from planner.schedule.generate import action_table
 from planner.schedule.looped import group_order
-from planner.schedule.memory_limited import default_limit
 from planner.spec.config import Schedule
 
 Point = tuple[int, int]  # chunks before their input gradient, chunks between their two gradients
@@ -101,7 +101,7 @@ def _interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Cou
     turns = np.flatnonzero(np.diff(order)) + 1
     last = len(order) - 1 - ahead  # backwards before the forwards have run out
     at = np.concatenate([[0, last], turns, turns - 1, turns - ahead - 1])
-    at = np.unique(at[(at >= 0) & (at <= last)])
+    at = np.array(sorted({moment for moment in at.tolist() if 0 <= moment <= last}))
     held = taken[at + ahead + 1] - taken[at][:, ::-1]
     return _undominated(held), _undominated(held[order[at] == 0])
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.schedule.actions import ActionTable, peak_in_flight
+from planner.schedule.formulas import MOST_PASSES, default_limit
 from planner.schedule.generate import action_table, check_shape
 from planner.schedule.greedy import Orders
 from planner.schedule.list_scheduling import ListScheduler, NoOrderError, Pipeline, Urgency, written_table
@@ -31,7 +32,6 @@ from planner.schedule.reordered import Pattern, reordered
 from planner.schedule.simulate import StageTimes, simulate
 from planner.spec.config import FOLDED_SCHEDULES, Schedule
 
-MOST_PASSES: Final = 150_000  # beyond it one layout alone takes seconds
 _PASSES_TRIED: Final = 30_000  # by the layouts of one limit
 _FEWEST_LAYOUTS, _MOST_LAYOUTS = 4, 32
 _PASSES_MOVED: Final = 20_000  # of a pipeline whose every pattern is reordered, in a fraction of a second
@@ -44,14 +44,6 @@ _MIN: Final = (Pattern(1, 2, 0), Pattern(1, 0, 0))  # of a multiple of three ran
 _OTHERS: Final = (Pattern(1, 4, 0), Pattern(5, 1, 4), Pattern(5, 0, 0), Pattern(3, 0, 0))
 _PATTERNS: Final = (_MIN[0], _OTHERS[0], _HALF[0], _OTHERS[1], _MIN[1], _HALF[1], *_OTHERS[2:])
 _MANNERS: Final = ((0.5, True), (0.0, False), (0.0, True), (1.0, False))  # patience, weights first
-
-
-def default_limit(schedule: Schedule, p: int) -> int:
-    """Chunks a rank may hold where nothing is said [chunks]: V-Min about a third, V-Half half of 1F1B's 2p
-    (Qi 2024, arXiv 2405.15362, table 1), zb-auto twice 1F1B's p (ZB-2p of Qi 2023, arXiv 2401.10241)."""
-    if schedule is Schedule.V_MIN:
-        return 2 * math.ceil((p + 2) / 3)
-    return 2 * (p // 2 + 1) if schedule is Schedule.V_HALF else 2 * p
 
 
 def memory_limited_table(

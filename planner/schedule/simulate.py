@@ -41,6 +41,14 @@ class StageTimes:
     def cases(self) -> int:
         return int(self.forward.shape[0])
 
+    def of(self, cases: NDArray[np.intp]) -> StageTimes:
+        """Some of the cases."""
+        pairs = None if self.overlapped is None else self.overlapped[cases]
+        forward, ahead, weight, hop = (
+            times[cases] for times in (self.forward, self.input_gradient, self.weight_gradient, self.hop)
+        )
+        return StageTimes(forward, ahead, weight, hop, pairs)
+
 
 def stage_times(
     stages: int,

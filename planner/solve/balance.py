@@ -140,7 +140,7 @@ def _exchange(items: Array, at: Index, bins: int) -> Index:
 
 def _solve(items: Array, bins: int, start: Index, effort: float) -> Index:
     """The packing that CP-SAT finds from `start`; equal items are one kind, of which each bin takes a number."""
-    from ortools.sat.python import cp_model
+    from planner.solve.cp_sat import cp_model
 
     mean = float(items.sum()) / bins
     values, kind = np.unique(items, return_inverse=True)

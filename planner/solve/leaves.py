@@ -5,7 +5,7 @@ Left out: which leaves are worth it (`search.py`, `pareto.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
+from planner.space.enumerate import Enumeration
 from planner.space.recomputations import Recomputations
 from planner.spec.config import ConfigTable, Mask, Recompute, distinct
 
@@ -50,12 +51,13 @@ def places_behind_first(numbers: NDArray[np.int64]) -> tuple[Index, Index]:
     return leaf, 1 + np.arange(len(leaf)) - (np.cumsum(numbers) - numbers)[leaf]
 
 
-def first_is_fastest(model: CostModel, choices: Sequence[Recomputations]) -> Mask:
-    """Of which of some choices the first surely takes least time, (n,). The user's own runs may say otherwise of lists
-    of modules, of which each has a factor of its own."""
+def first_is_fastest(model: CostModel, space: Enumeration) -> Mask:
+    """Of which stems of a space the first leaf surely takes least time, (n,). The user's own runs may say otherwise of
+    lists of modules, of which each has a factor of its own; and where something lives on the host, recomputing more
+    leaves less to copy, or hides it."""
     own = bool(model.problem.stack.measured)
-    ordered = (ways.starts_with_least and not (own and bool(ways.modules.any())) for ways in choices)
-    return np.array([*ordered], dtype=np.bool_)
+    ordered = [ways.starts_with_least and not (own and bool(ways.modules.any())) for ways in space.choices]
+    return np.array([*ordered, True], dtype=np.bool_)[space.kind] & (space.stems["offload"] == 0)
 
 
 class HostRoom:

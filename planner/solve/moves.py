@@ -40,7 +40,8 @@ OFFLOADS = (
 
 @dataclass(frozen=True)
 class Move:
-    """One change. `saved`: bytes of device memory; `slower`: change of the step time [1]; `fits`: within the limit."""
+    """One change. `saved`: bytes of device memory; `slower`: change of the step time [1]; `fits`: surely, on its host
+    as well."""
 
     text: str
     config: ParallelConfig

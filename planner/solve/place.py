@@ -24,8 +24,8 @@ from planner.cost.network.traffic import (
     inside_links,
     pipeline_links,
 )
-from planner.frameworks import framework_of_stack
-from planner.frameworks.megatron import MEGATRON
+from planner.frameworks import framework, framework_of_stack
+from planner.frameworks.framework import Framework
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import PlannedConfig
@@ -153,15 +153,20 @@ def layout_of(problem: Problem, config: ParallelConfig) -> Layout:
     return grids_of(problem.stack.framework, problem.model.is_moe, config)
 
 
+def _numbering(stack_framework: str) -> Framework:
+    """The framework that numbers the ranks."""
+    return framework_of_stack(stack_framework) or framework("megatron")
+
+
 def grids_of(stack_framework: str, with_experts: bool, config: ParallelConfig | PlannedConfig) -> Layout:
     """As `layout_of`, from what a plan file says."""
-    framework = framework_of_stack(stack_framework) or MEGATRON
+    numbering = _numbering(stack_framework)
     sizes = {axis: int(getattr(config, axis)) for axis in ("tp", "cp", "pp", "dp", "ep", "etp")}
     devices = config.tp * config.cp * config.pp * config.dp
-    etp = sizes["etp"] if "etp" in framework.expert_order else 1
+    etp = sizes["etp"] if "etp" in numbering.expert_order else 1
     sizes["edp"] = max(devices // (config.pp * config.ep * etp), 1)
-    expert = framework.expert_order if with_experts else ()
-    return Layout(sizes, framework.dense_order, expert, devices)
+    expert = numbering.expert_order if with_experts else ()
+    return Layout(sizes, numbering.dense_order, expert, devices)
 
 
 def place(model: CostModel, config: ParallelConfig, stage: int | None = None) -> Placement:
@@ -171,9 +176,9 @@ def place(model: CostModel, config: ParallelConfig, stage: int | None = None) ->
     chosen = config.pp // 2 if stage is None else stage
     sent = exchanges(model, config, chosen)
     axes = tuple(_axis(model, config, layout, name, sent, chosen) for name in GROUPS if layout.has(name))
-    framework = (framework_of_stack(problem.stack.framework) or MEGATRON).title
+    numbering = _numbering(problem.stack.framework).title
     ordered = tuple(sorted(axes, key=lambda a: (a.stride, a.size)))
-    return Placement(config, problem.cluster, framework, layout, chosen, ordered)
+    return Placement(config, problem.cluster, numbering, layout, chosen, ordered)
 
 
 def _axis(

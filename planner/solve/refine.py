@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
+from planner.solve.open import Open, like
+from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
-from planner.solve.splits.bound import LayerCosts, quick_bound
-from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
-from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule
+from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solve_split
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rule import Problem
 
@@ -33,6 +34,7 @@ MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 SLICE = 0.3  # of what splits get, that one of them gets before another has its turn
 FIRST, FIRST_SLICE = 6, 0.4  # the fastest of them, of which each has a share of such a turn first
+BEGINNING = 0.01  # of effort: simple splits and bounds of one that was not a finalist
 EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seconds of a processor
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
@@ -49,7 +51,7 @@ def refine(
     asked = finalists
     while len(found.best):
         cost, least = evaluate_exactly(model, found.best, simulator), model.least_step_time(found.best)
-        own, graphs = _own_graphs(model.problem), found.best["cuda_graph_impl"]
+        own, graphs = model.problem.stack.limits.own_graphs, found.best["cuda_graph_impl"]
         order = _ranked(found.best, cost.step_time, np.lexsort((cost.device_memory, graphs != own)))
         alone = np.flatnonzero(~_again(found.best.take(order), cost.step_time[order], LISTED_ONCE))[:listed]
         every = len(least) < asked
@@ -67,7 +69,8 @@ def refine(
 class SplitsSolved:
     """`best`: the finalists, fastest first, each under the split of `splits` (those of them that were solved) and with
     as many recomputed layers as that needs, else under the stack's own; `time`: of a step of each [s]. Those that
-    differ in CUDA graphs alone and tie stay in the order given. `bound`: what no split of a finalist beats [s].
+    differ in CUDA graphs alone and tie stay in the order given. `bound`: what no split of those looked at beats [s].
+    `looked_at`: configurations of which every layout is either tried or behind a bound. `outside`: those of which not.
     `per_stage`: the fastest with numbers of recomputed layers that differ between ranks, which no launcher can be told;
     None where the best recomputes none."""
 
@@ -75,64 +78,140 @@ class SplitsSolved:
     time: NDArray[np.float64]
     splits: dict[ParallelConfig, SplitResult]
     bound: float
+    looked_at: int
+    outside: Outside
     per_stage: SplitResult | None = None
+
+
+class _Contest:
+    """The configurations whose splits may matter, and the best step time of any of them so far."""
+
+    def __init__(
+        self, model: CostModel, simulator: PipelineSimulator, limit: float, explicit: bool,
+        choices: Callable[[ParallelConfig], Sequence[int]],
+    ) -> None:  # fmt: skip
+        self.model, self.simulator, self.limit, self.explicit = model, simulator, limit, explicit
+        self.choices, self.best, self.entries = choices, np.inf, list[_Entry]()
+
+    def add(self, config: ParallelConfig, own: float, bound: float) -> None:
+        """A configuration that takes `own` under the stack's split, infinity where that is not known."""
+        self.entries.append(_Entry(config, own, config, own, bound, config.pp == 1))
+        self.best = min(self.best, own)
+
+    def is_open(self, entry: _Entry) -> bool:
+        """May a split of it be faster than the best?"""
+        return not entry.done and entry.bound < self.best * (1 - TOLERANCE)
+
+    def begin(self, entry: _Entry) -> None:
+        """Cost the stack's own split and bound the others."""
+        # fewer recomputed layers than the stack's own split needs are for a split that can be told
+        config = entry.config
+        counts = self.choices(config) if self.explicit else (config.recompute_layers,)
+        entry.search = SplitSearch(
+            self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator
+        )
+        self._note(entry)
+
+    def advance(self, entry: _Entry, effort: float, first: bool) -> float:
+        """Go on with a begun one; the effort spent. `first`: the fastest of the list, whose best split is shown."""
+        assert entry.search is not None, "it has begun"
+        before = entry.search.result.effort
+        entry.search.advance(np.inf if first else self.best, effort)
+        self._note(entry)
+        return entry.search.result.effort - before
+
+    def _note(self, entry: _Entry) -> None:
+        assert entry.search is not None, "it has begun"
+        result = entry.search.result
+        entry.bound, entry.done = max(entry.bound, result.bound), entry.search.done
+        if self.explicit and result.step_time < entry.time:
+            entry.taken, entry.time = result.config, result.step_time
+            self.best = min(self.best, entry.time)
+
+
+@dataclass
+class _Entry:
+    """A configuration, its step time under the stack's own split, the fastest of any layout so far and its time, and
+    what none of its layouts beats [s]."""
+
+    config: ParallelConfig
+    own: float
+    taken: ParallelConfig
+    time: float
+    bound: float
+    done: bool
+    search: SplitSearch | None = None
 
 
 def solve_splits(
     model: CostModel, simulator: PipelineSimulator, found: SearchResult, limit: float, explicit: bool,
     stopped: Callable[[], bool] = lambda: False,
     choices: Callable[[ParallelConfig], Sequence[int]] = lambda config: (config.recompute_layers,),
-    effort: float = EFFORT,
+    effort: float = EFFORT, others: Callable[[float], Open] | None = None,
 ) -> SplitsSolved:  # fmt: skip
-    """Solve the splits of finalists (fastest first) as far as they could overtake the best.
+    """Solve the splits of finalists (fastest first) as far as they could overtake the best, and of others.
 
     `explicit`: the framework can be told a split; else one is only compared with its own, never taken. `choices`:
-    numbers of layers that the ranks of a configuration may recompute. `effort`: of CP-SAT for all of them, as `EFFORT`;
-    with less, what no launcher can be told is not solved.
+    numbers of layers that the ranks of a configuration may recompute. `effort`: of solvers for all of them, as
+    `EFFORT`; with less, what no launcher can be told is not solved. `others`: further configurations that may take less
+    than a step time under a layout of their own.
     """
     rows = [found.best.row(i) for i in range(len(found.best))]
     own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
-    taken: list[tuple[float, ParallelConfig]] = list(zip(own, rows, strict=True))
-    best, left = min(own, default=np.inf), effort
-    # fewer recomputed layers than the stack's own split needs are for a split that can be told
-    counts = [choices(row) if explicit else (row.recompute_layers,) for row in rows]
-    bounds, searches = list(own), dict[int, SplitSearch]()
-    for i, row in enumerate(rows):
-        if solvable(row) and not only_split(model, row):
-            costs = LayerCosts(model, row)
-            bounds[i] = min(own[i], quick_bound(model, row, own[i], costs=costs))
-            if bounds[i] < best * (1 - TOLERANCE) and not stopped():  # what memory leaves costs more to know
-                searches[i] = SplitSearch(model, row, limit, counts[i], simulator=simulator, costs=costs)
-                bounds[i] = searches[i].result.bound
-                if explicit and searches[i].result.step_time < own[i]:
-                    taken[i] = (searches[i].result.step_time, searches[i].result.config)
-                    best = min(best, taken[i][0])
+    contest = _Contest(model, simulator, limit, explicit, choices)
+    for time, row in zip(own, rows, strict=True):
+        contest.add(row, time, 0.0 if row.pp > 1 else time)
+    finalists = list(contest.entries)
+    for entry in finalists:
+        if contest.is_open(entry) and not stopped():
+            contest.begin(entry)
+    if others is not None and explicit and not stopped():
+        known = {like(row) for row in rows}
+        further = others(contest.best)
+        for i in range(len(further.table)):
+            if like(config := further.table.row(i)) not in known:
+                contest.add(config, np.inf, float(further.bound[i]))
     # the fastest first, some effort for each: what they find saves others the work; then always the least bound
-    waiting = sorted(searches, key=lambda i: taken[i][0])[:FIRST]
+    waiting, left = sorted(finalists, key=lambda entry: entry.time)[:FIRST], effort
     while left > 0 and not stopped():
-        open_ = [i for i in searches if not searches[i].done and bounds[i] < best * (1 - TOLERANCE)]
-        some = [i for i in waiting if i in open_]
+        open_ = [entry for entry in contest.entries if contest.is_open(entry)]
         if not open_:
             break
-        following = some[0] if some else min(open_, key=bounds.__getitem__)
+        some = [entry for entry in waiting if contest.is_open(entry)]
+        following = some[0] if some else min(open_, key=lambda entry: entry.bound)
         waiting = some[1:]
-        search = searches[following]
-        before = search.result.effort
+        if following.search is None:
+            contest.begin(following)
+            left -= BEGINNING
+            continue
         slice_ = SLICE * effort * (FIRST_SLICE if some else 1.0)
-        search.advance(best if following else np.inf, min(left, slice_))
-        left -= search.result.effort - before
-        bounds[following] = search.result.bound
-        if explicit and search.result.step_time < taken[following][0]:
-            taken[following] = (search.result.step_time, search.result.config)
-            best = min(best, search.result.step_time)
-    found_best, time = ConfigTable.of([config for _, config in taken]), np.array([time for time, _ in taken])
-    order = _ranked(found_best, time, np.arange(len(rows)))
+        left -= contest.advance(following, min(left, slice_), following is finalists[0])
+    return _solved(contest, finalists, effort, stopped)
+
+
+def _solved(
+    contest: _Contest, finalists: list[_Entry], effort: float, stopped: Callable[[], bool]
+) -> SplitsSolved:
+    """What came of it. Further configurations join the finalists where a layout makes them as fast as these are."""
+    slowest = max((entry.time for entry in finalists), default=np.inf)
+    others = contest.entries[len(finalists) :]
+    taken = [*finalists, *(entry for entry in others if entry.time <= slowest)]
+    time = np.array([entry.time for entry in taken])
+    best = ConfigTable.of([entry.taken for entry in taken])
+    order = _ranked(best, time, np.arange(len(taken)))
     per_stage = None
-    if len(order) and explicit and effort >= EFFORT and not stopped():
-        per_stage = _differing(model, taken[order[0]][1], limit, best)
-    splits = {taken[i][1] if explicit else rows[i]: search.result for i, search in searches.items()}
-    bound = min([best, *bounds])
-    return SplitsSolved(found_best.take(order), time[order], splits, bound, per_stage)
+    if len(order) and contest.explicit and effort > PASSING_EFFORT and not stopped():
+        per_stage = _differing(contest.model, taken[order[0]].taken, contest.limit, contest.best)
+    splits = {
+        (entry.taken if contest.explicit else entry.config): entry.search.result
+        for entry in taken
+        if entry.search is not None
+    }
+    unseen = [entry for entry in others if entry.search is None and contest.is_open(entry)]
+    outside = Outside(len(unseen), min((entry.bound for entry in unseen), default=np.inf))
+    seen = [entry.bound for entry in contest.entries if entry.search is not None or entry in finalists]
+    bound = min([contest.best, *(max(b, 0.0) for b in seen)])
+    return SplitsSolved(best.take(order), time[order], splits, bound, len(seen), outside, per_stage)
 
 
 def listed_once(problem: Problem, restrict: Collection[str]) -> tuple[str, ...]:
@@ -143,7 +222,7 @@ def listed_once(problem: Problem, restrict: Collection[str]) -> tuple[str, ...]:
         "vpp": not {"vpp", "recompute_layers"} & asked,
         "cp_kind": len(problem.context_kinds) > 1 and "cp_kind" not in asked,
         "hsdp": 3 in limits.hybrid_sharding and "hsdp" not in asked,
-        "cuda_graph_impl": len(limits.cuda_graphs_tried) > 1
+        "cuda_graph_impl": len(limits.cuda_graphs) > 1
         and not {"cuda_graph_impl", "cuda_graph_modules"} & asked,
     }
     return tuple(axis for axis in LISTED_ONCE if once[axis])
@@ -194,18 +273,13 @@ def _ranked(table: ConfigTable, time: NDArray[np.float64], preferred: NDArray[np
     return np.lexsort((rank, leader))
 
 
-def _own_graphs(problem: Problem) -> CudaGraphs:
-    """What the framework captures by itself, of those that a search tries."""
-    return CudaGraphs[problem.stack.limits.cuda_graphs_tried[-1].upper()]
-
-
 def _without_graphs(config: ParallelConfig) -> ParallelConfig:
     return replace(config, cuda_graph_impl=0, cuda_graph_modules=0)
 
 
 def _differing(model: CostModel, config: ParallelConfig, limit: float, best: float) -> SplitResult | None:
     """The fastest split of a configuration if every rank could recompute a number of layers of its own."""
-    if not config.recompute_layers or not solvable(config):
+    if not config.recompute_layers or config.pp == 1:
         return None
     counts = range(-(-model.problem.model.num_layers // config.pp) + 1)
     found = solve_split(model, config, limit, best, DIFFERING_EFFORT, counts, per_stage=True)

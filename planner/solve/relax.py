@@ -33,6 +33,7 @@ from planner.spec.job import Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule
+from planner.spec.verdict import MemoryRoom
 
 NEAREST_BATCHES = 12
 MOST_SIZES = 16  # between the last doubling that fails and the first that fits
@@ -80,7 +81,7 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
 
 
 def fitting_changes(
-    problem: Problem, restrict: Restriction, limit: float, model_of: Callable[[Problem], CostModel],
+    problem: Problem, restrict: Restriction, room: MemoryRoom, model_of: Callable[[Problem], CostModel],
     larger: Sequence[int], on_devices: Callable[[int], Problem | None],
 ) -> list[str]:  # fmt: skip
     """Single changes of the request under which something fits, each found by a search, as sentences.
@@ -92,13 +93,13 @@ def fitting_changes(
     """
     found, job = [], problem.job
 
-    def best_of(changed: Problem, pins: Restriction, room: float = limit) -> ParallelConfig | None:
+    def best_of(changed: Problem, pins: Restriction, most: float = room.sure) -> ParallelConfig | None:
         space = enumerate_configs(changed, rules_for(changed.stack), pins)
-        best = search(model_of(changed), space, room, 1, name_smallest=False).best
+        best = search(model_of(changed), space, most, 1, name_smallest=False).best
         return best.row(0) if len(best) else None
 
-    def fastest(changed: Problem, pins: Restriction, room: float = limit) -> str:
-        best = best_of(changed, pins, room)
+    def fastest(changed: Problem, pins: Restriction, most: float = room.sure) -> str:
+        best = best_of(changed, pins, most)
         return best.describe() if best is not None else ""
 
     for axis in restrict:
@@ -135,7 +136,7 @@ def fitting_changes(
             break
         best = best_of(replace(problem, job=job.with_length(length)), restrict)
         if best is not None:  # which may have room for more
-            longest = longest_sequence(problem, best, limit, model_of)
+            longest = longest_sequence(problem, best, room.sure, model_of)
             known = length <= longest < job.seq_len
             lengths = job.with_length(longest if known else length).lengths()
             bound = ", the longest that it holds, which need not be the longest of all" * known
@@ -151,9 +152,9 @@ def fitting_changes(
             if config:
                 found.append(f"the optimizer {optimizer} ({config})")
                 break
-    capacity = problem.cluster.accelerator.memory
-    if limit < capacity:
-        config = fastest(problem, restrict, capacity)
+    bare = replace(room, limit=room.capacity)
+    if bare.sure > room.sure:
+        config = fastest(problem, restrict, bare.sure)
         if config:
             found.append(f"no headroom ({config})")
     return found

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from planner.errors import InputError
 from planner.space.recomputations import Recomputations, module_lists
+from planner.space.without import OpenedAxis, is_left_out
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     RECOMPUTE_MODULES,
@@ -24,6 +25,7 @@ from planner.spec.config import (
     Recompute,
     Schedule,
     default_schedule,
+    module_mask,
 )
 from planner.spec.rule import Problem
 
@@ -66,10 +68,13 @@ def degree_range(axis: str) -> tuple[int, int]:
 
 
 class Axes:
-    """The values of every axis as a function of the degrees chosen first."""
+    """The values of every axis as a function of the degrees chosen first.
 
-    def __init__(self, problem: Problem, restrict: Restriction) -> None:
-        model = problem.model
+    `without`: axes that a search opens by itself and that are left as the stack has them.
+    """
+
+    def __init__(self, problem: Problem, restrict: Restriction, without: Sequence[str] = ()) -> None:
+        model, limits = problem.model, problem.stack.limits
         self.restrict = restrict
         self.layers = model.num_layers
         self.batch = problem.job.global_batch
@@ -79,7 +84,13 @@ class Axes:
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
         self.own_modules, self.modules = stack_modules(problem), modules_tried(problem)
         self._recomputations: dict[tuple[int, int], Recomputations] = {}
-        self.graphs = [int(CudaGraphs[name.upper()]) for name in problem.stack.limits.cuda_graphs_tried]
+        graphs = (
+            limits.cuda_graphs_tried if is_left_out(OpenedAxis.CUDA_GRAPHS, without) else limits.cuda_graphs
+        )
+        self.graphs = [int(CudaGraphs[name.upper()]) for name in graphs]
+        self.captured = captured_modules_tried(problem) if len(graphs) > 1 else (0,)
+        self.offloads = (0,) if is_left_out(OpenedAxis.OFFLOAD, without) else limits.offload
+        self.pipelines = limits.pipelines_tried or not is_left_out(OpenedAxis.PIPELINES, without)
         kinds = problem.context_kinds[: 1 if problem.stack.limits.max_cp == 1 else None]
         self.exchanges = [int(kind) for kind in kinds]
         self.weight_groups = 3 in problem.stack.limits.hybrid_sharding
@@ -113,8 +124,7 @@ class Axes:
         return self._restricted("zero", (0, 1, 2, 3))
 
     def offload(self, tp: int) -> Domain:
-        """Nothing, unless asked for: what lives on the host is slow."""
-        return self._restricted("offload", (0,))
+        return self._restricted("offload", self.offloads)
 
     def hsdp(self, ranks: int) -> Domain:
         """All of the ranks that data and context parallelism make share every shard; where weights are sharded, which
@@ -130,11 +140,11 @@ class Axes:
         return tuple((kind,) for kind in asked if kind or not twice)
 
     def cuda_graph_impl(self, tp: int) -> Domain:
-        """None, unless asked for, but where the framework captures by itself: both are tried."""
         return self._restricted("cuda_graph_impl", self.graphs)
 
     def cuda_graph_modules(self, tp: int) -> Domain:
-        return self._restricted("cuda_graph_modules", (0,))
+        """Whole layers, and all modules of a fixed shape; other lists if asked for."""
+        return self._restricted("cuda_graph_modules", self.captured)
 
     def recomputations(self, pp: int, vpp: int) -> Recomputations:
         """Leaves: nothing, lists of modules, whole layers, in this order."""
@@ -167,6 +177,23 @@ class Axes:
         if "recompute" in self.restrict or not self.partial:
             return (most,)
         return tuple(sorted({*range(vpp, most, vpp), most}))
+
+
+def captured_modules_tried(problem: Problem) -> tuple[int, ...]:
+    """The lists of modules that graphs of layers are tried with, as masks: none, which means whole layers, and what has
+    a fixed shape in layers whose experts drop no tokens."""
+    layers = problem.model.blocks
+    if not any(layer.moe for layer in layers):
+        return (0,)
+    mixes = bool(problem.model.attentions or problem.model.delta_nets)
+    has = {
+        "attn": mixes,
+        "moe_router": True,
+        "moe_preprocess": True,
+        "mlp": any(layer.mlp for layer in layers),
+    }
+    has["mamba"] = bool(problem.model.mambas)
+    return 0, module_mask(name for name, present in has.items() if present)
 
 
 def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:

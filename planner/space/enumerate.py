@@ -1,7 +1,7 @@
 """Which configurations are there, and which of them are legal?
 
 The space is the product of these axes; every value is a whole number, not only powers of two:
-  tp, cp, pp       divisors of the device count (pp 1 where pipelines need a program of one's own); dp follows from them
+  tp, cp, pp       divisors of the device count; dp follows from them
   sp               off, and on where tp > 1
   ep               divisors of the number of experts; etp divisors of tp
   vpp              1 .. (layers + 2) / pp: embedding and loss can fill a chunk
@@ -10,17 +10,20 @@ The space is the product of these axes; every value is a whole number, not only 
   zero             0 .. 3
   hsdp             0: all of dp x cp ranks share a shard; where weights are sharded, divisors of that for groups
   cp_kind          with cp every exchange that the framework knows
-  cuda_graph_impl  none, and the one that the framework captures by itself; others and modules if asked for
+  offload          what the stack can keep in CPU memory
+  cuda_graph_impl  none, and what the stack can capture: whole layers, or all modules of a fixed shape
   recompute        none; the stack's own selection, and every list of modules that it recomputes one by one (without
                    attention that keeps no scores); full with vpp, 2 vpp .. layers / pp layers of each stage
 A configuration is a stem (everything but what it recomputes) and a leaf (that): stems are held as columns, leaves are
 made in small batches that stay in a core's cache. Axes are expanded one after another and a rule is applied as soon as
 its columns exist, but each removed row counts for all the candidates it stands for: the counts are those of the whole
-product.
+product. A search that knows what no candidate of a *cut* (degrees, exchanges and micro-batch: the first axes) can beat
+deals the later axes to those cuts alone that may hold the best (`Space`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,11 +35,12 @@ from numpy.typing import NDArray
 
 from planner.space.axes import Axes, Domain, Restriction, check_restriction, divisors
 from planner.space.recomputations import RECOMPUTE_AXES, Recomputations
+from planner.space.without import ALL
 from planner.spec.config import AXES, ConfigTable, IntColumn, distinct
 from planner.spec.rule import Problem, Rule
 
-LATE_STEP: Final = 7  # from this step of `_STEPS` on, rows are expanded in blocks
-BLOCK_ROWS: Final = 2**17
+LATE_STEP: Final = 5  # from this step of `_STEPS` on, axes are expanded cut by cut
+BLOCK_ROWS: Final = 2**15  # cuts whose later axes are expanded at a time
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,18 @@ class Enumeration:
     stems: ConfigTable
     kind: NDArray[np.intp]
     choices: tuple[Recomputations, ...]
-    total: int
-    removed: tuple[Removed, ...]
+    total: int = 0
+    removed: tuple[Removed, ...] = ()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Enumeration]) -> Enumeration:
+        """The configurations of one or more enumerations, one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        starts = np.cumsum([0, *(len(part.choices) for part in parts)])
+        kind = np.concatenate([part.kind + start for part, start in zip(parts, starts, strict=False)])
+        choices = tuple(ways for part in parts for ways in part.choices)
+        return cls(ConfigTable.joined([part.stems for part in parts]), kind, choices)
 
     @cached_property
     def _flat(self) -> tuple[Recomputations, NDArray[np.int64], NDArray[np.int64]]:
@@ -126,9 +140,9 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
     ("cp_kind", "cp", Axes.cp_kind),
     ("ep", "tp", Axes.ep),
     ("etp", "tp", Axes.etp),
+    ("micro_batch", "dp", Axes.micro_batch),
     ("vpp", "pp", Axes.vpp),
     ("schedule", "vpp", Axes.schedule),
-    ("micro_batch", "dp", Axes.micro_batch),
     ("zero", "tp", Axes.zero),
     ("offload", "tp", Axes.offload),
     ("hsdp", "sharing", Axes.hsdp),
@@ -137,12 +151,12 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
 )
 
 
-def _degree_grid(problem: Problem, restrict: Restriction) -> dict[str, IntColumn]:
+def _degree_grid(problem: Problem, restrict: Restriction, pipelines: bool = True) -> dict[str, IntColumn]:
     """All (tp, cp, pp) of divisors or given values, with the dp that follows (rounded down), and the ranks that may
     share a shard."""
     devices = problem.cluster.num_devices
     free = {"tp": divisors(devices), "cp": divisors(devices), "pp": divisors(devices)}
-    if not problem.stack.limits.pipelines_tried:
+    if not pipelines:
         free["pp"] = (1,)
     axes = [restrict.get(axis, values) for axis, values in free.items()]
     tp, cp, pp = (grid.reshape(-1) for grid in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes)))
@@ -204,7 +218,7 @@ class _Filter:
     def __init__(self, problem: Problem, rules: Sequence[Rule]) -> None:
         self.problem = problem
         self.waiting = list(rules)
-        self.removed: dict[str, int] = {rule.id: 0 for rule in rules}
+        self.removed = Counter[str]()
 
     def apply(
         self, columns: dict[str, IntColumn], sizes: Callable[[dict[str, IntColumn]], NDArray[np.float64]]
@@ -280,34 +294,88 @@ def _grow(columns: dict[str, IntColumn], axes: Axes, sieve: _Filter, steps: rang
     return columns
 
 
+class Space:
+    """The configurations of a question by cuts, whose later axes are dealt where they are asked for.
+
+    `cuts`: tp, cp, pp, dp, sp, cp_kind, ep, etp, micro_batch, as far as rules about these leave them; `total`:
+    candidates of the whole product, legal or not.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        rules: Sequence[Rule],
+        restrict: Restriction | None = None,
+        without: Sequence[str] = (),
+    ) -> None:
+        """Raises `InputError` if `restrict` names an unknown axis or an impossible value. `without`: as of `Axes`."""
+        restrict = restrict or {}
+        check_restriction(restrict)
+        self.problem, self.axes, self._rules = problem, Axes(problem, restrict, without), rules
+        self._sieve = _Filter(problem, rules)
+        columns = _degree_grid(problem, restrict, self.axes.pipelines)
+        self.total = int(_sizes(columns, self.axes, 0).sum())
+        columns = self._sieve.apply(columns, lambda rows: _sizes(rows, self.axes, 0))
+        columns = _grow(columns, self.axes, self._sieve, range(LATE_STEP))
+        self._late, self._columns = self._sieve.waiting, columns
+
+    def __len__(self) -> int:
+        return len(self._columns["tp"])
+
+    @property
+    def removed(self) -> tuple[Removed, ...]:
+        """What rules removed so far, the later axes of some cuts perhaps not dealt yet."""
+        counts = self._sieve.removed
+        return tuple(Removed(rule.id, counts[rule.id]) for rule in self._rules if counts[rule.id])
+
+    @cached_property
+    def cuts(self) -> ConfigTable:
+        """The cuts as configurations with one chunk a rank and all else neutral."""
+        columns = {axis: column for axis, column in self._columns.items() if axis in AXES}
+        ones = np.broadcast_to(np.int32(1), len(self))
+        return complete_columns({"vpp": ones, **columns}, self.problem)
+
+    def candidates(self, rows: NDArray[np.intp]) -> int:
+        """How many candidates some cuts stand for, legal or not."""
+        part = {axis: column[rows] for axis, column in self._columns.items()}
+        return int(_sizes(part, self.axes, LATE_STEP).sum())
+
+    def legal(self, rows: NDArray[np.intp] | slice) -> Enumeration:
+        """The legal configurations of some cuts, each to be asked for once: `removed` counts what rules remove."""
+        return self.dealt(rows)[0]
+
+    def dealt(
+        self, rows: NDArray[np.intp] | slice, counted: bool = True
+    ) -> tuple[Enumeration, NDArray[np.int32]]:
+        """The same, and of every stem the place of its cut among `rows`; without `counted`, `removed` stays."""
+        sieve = self._sieve if counted else _Filter(self.problem, ())
+        sieve.waiting = list(self._late)
+        block = {axis: column[rows] for axis, column in self._columns.items()}
+        block["cut"] = np.arange(len(block["tp"]), dtype=np.int32)
+        columns = _grow(block, self.axes, sieve, range(LATE_STEP, len(_STEPS)))
+        kind, choices = _stem_kinds(columns, self.axes, sieve)
+        assert not sieve.waiting or not len(kind), f"rules read unknown columns: {sieve.waiting}"
+        if any(not len(ways) for ways in choices):
+            has_leaves = np.array([len(ways) > 0 for ways in choices])[kind]
+            columns = {axis: column[has_leaves] for axis, column in columns.items()}
+            used, kind = np.unique(kind[has_leaves], return_inverse=True)
+            choices = tuple(choices[number] for number in used)
+        own = {axis: column for axis, column in columns.items() if axis in AXES}
+        return Enumeration(complete_columns(own, self.problem), kind, choices), columns["cut"]
+
+
 def enumerate_configs(
-    problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None
+    problem: Problem,
+    rules: Sequence[Rule],
+    restrict: Restriction | None = None,
+    without: Sequence[str] = (ALL,),
 ) -> Enumeration:
-    """Every legal configuration of the space, restricted to the given values of some axes.
+    """Every legal configuration of the space, restricted to the given values of some axes; what a search opens by
+    itself (`space.without`) is as the stack has it, unless `without` says otherwise.
 
     Raises `InputError` if `restrict` names an unknown axis or an impossible value.
     """
-    restrict = restrict or {}
-    check_restriction(restrict)
-    axes = Axes(problem, restrict)
-    columns = _degree_grid(problem, restrict)
-    sieve = _Filter(problem, rules)
-
-    total = int(_sizes(columns, axes, 0).sum())
-    columns = sieve.apply(columns, lambda rows: _sizes(rows, axes, 0))
-    columns = _grow(columns, axes, sieve, range(LATE_STEP))
-    waiting, parts = sieve.waiting, []
-    for start in range(0, max(len(columns["tp"]), 1), BLOCK_ROWS):
-        sieve.waiting = waiting
-        block = {axis: column[start : start + BLOCK_ROWS] for axis, column in columns.items()}
-        parts.append(_grow(block, axes, sieve, range(LATE_STEP, len(_STEPS))))
-    columns = {axis: np.concatenate([part.pop(axis) for part in parts]) for axis in list(parts[0])}
-    kind, choices = _stem_kinds(columns, axes, sieve)
-    assert not sieve.waiting or not len(kind), f"rules that read unknown columns: {sieve.waiting}"
-    if any(not len(ways) for ways in choices):
-        has_leaves = np.array([len(ways) > 0 for ways in choices])[kind]
-        columns = {axis: column[has_leaves] for axis, column in columns.items()}
-        used, kind = np.unique(kind[has_leaves], return_inverse=True)
-        choices = tuple(choices[number] for number in used)
-    removed = tuple(Removed(rule, count) for rule, count in sieve.removed.items() if count)
-    return Enumeration(complete_columns(columns, problem), kind, choices, total, removed)
+    space = Space(problem, rules, restrict, without)
+    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, max(len(space), 1), BLOCK_ROWS)]
+    whole = Enumeration.joined([space.legal(block) for block in blocks])
+    return replace(whole, total=space.total, removed=space.removed)

@@ -48,6 +48,18 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
     return tuple(Violation(rule.id, rule.explain(row, problem), rule.hint) for rule in broken)
 
 
+def legal_rows(
+    problem: Problem, rules: Sequence[Rule], names: tuple[str, ...], rows: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """The rows of some columns, called `names`, that no rule about these alone forbids."""
+    columns = {name: np.array([row[i] for row in rows], dtype=np.int32) for i, name in enumerate(names)}
+    alive = np.ones(len(rows), dtype=np.bool_)
+    for rule in rules:
+        if rule.needs and set(names).issuperset(rule.needs):
+            alive &= rule.legal(columns, problem)
+    return [row for row, legal in zip(rows, alive.tolist(), strict=True) if legal]
+
+
 def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Axes in which each row differs from `config`, and the sum of the factors as |log2|; dp follows from others."""
     free = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "sp", "zero", "recompute_layers")

@@ -66,6 +66,12 @@ def catalog_index() -> Mapping[str, CatalogEntry]:
         ) from error
 
 
+@lru_cache(maxsize=1)
+def _folders() -> frozenset[str]:
+    """Names of the shipped models, each that of its folder."""
+    return frozenset(entry.name for entry in _catalog_folder().iterdir() if entry.is_dir())
+
+
 def catalog_models() -> list[str]:
     """Names of the models that ship with planner."""
     return sorted(catalog_index())
@@ -90,6 +96,8 @@ def _names() -> Mapping[str, str]:
 
 def resolve_catalog_name(name: str) -> str | None:
     """The catalog name behind a name, a Hugging Face id or another spelling of either, or None."""
+    if name in _folders():
+        return name  # as most write it: the index of all spellings need not be read
     names = _names()
     return names.get(name.lower()) or names.get(_folded(name)) if _folded(name) else None
 

@@ -4,7 +4,7 @@
     cluster: dgx-h100                        global_batch, precision, optimizer, stack
     gpus: [64, 128, 256]
     seq_len: [4096, 8192]
-    tokens: 1T                               the same for all: tokens, set, assume, headroom, mtp, top
+    tokens: 1T                               the same for all: tokens, set, without, assume, headroom, mtp, top
     set: {tp: [1, 2, 4, 8]}
 
 Left out: how a combination is answered (`sweep`).
@@ -60,6 +60,7 @@ class SweepFile(BaseModel):
     stack: Texts | None = None
     tokens: str | int | float | None = None
     set: dict[str, Texts] = Field(default_factory=dict)
+    without: Texts = ()
     assume: Texts = ()
     calibration: str | None = None
     headroom: str = "5%"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from planner import __version__
 from planner.errors import InputError, NoConfigurationError
@@ -26,11 +26,13 @@ from planner.spec.config import (
 )
 from planner.spec.subject import Record, Subject
 from planner.spec.terms import term_name
-from planner.spec.verdict import MemoryVerdict
+from planner.spec.tried import Held, StackStanding, TurnedOn
+from planner.spec.verdict import MemoryRoom, MemoryVerdict
 from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
+RECOMMENDED: Final = "recommended"  # names a plan's choice beside its index
 OWNED: Final = "owned hardware"  # the source of a price
 CLOSED_GAP: Final = 1e-4  # of the step time: what is no more apart is as fast
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
@@ -168,8 +170,14 @@ class Memory(Record):
     stage: int = Field(ge=0, description="the binding pipeline rank [1]")
     stages: int = Field(ge=1, description="pipeline ranks [1]")
     phase: str = Field(description="the binding phase of a step")
+    capacity: float | None = Field(None, gt=0, description="what the device has; not in older files [bytes]")
     limit: float = Field(gt=0, description="what may be used: capacity less the headroom asked for [bytes]")
-    verdict: MemoryVerdict
+    error: float | None = Field(
+        None, ge=0, description="of the memory model on runs it never saw; not in older files [1]"
+    )
+    verdict: MemoryVerdict = Field(
+        description="fits, borderline or does_not_fit, as spec.verdict.MemoryRoom has it; and on its host"
+    )
     logged: float = Field(
         ge=0, description="the peak that this stack's log line shows; may exceed `peak` [bytes]"
     )
@@ -181,6 +189,16 @@ class Memory(Record):
     host_limit: float | None = Field(
         None, gt=0, description="what a node's host has; none where the cluster does not say it [bytes]"
     )
+
+    @property
+    def free(self) -> float:
+        """What of `limit` the peak leaves; negative where it leaves none [bytes]."""
+        return self.limit - self.peak
+
+    @property
+    def kept_back(self) -> float:
+        """What of the device lies beyond `limit`; 0 where the capacity is not known [bytes]."""
+        return 0.0 if self.capacity is None else self.capacity - self.limit
 
     @property
     def host_short(self) -> float:
@@ -219,6 +237,15 @@ class Memory(Record):
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
         _check_sum("memory.terms", self.terms, "memory.peak", self.peak)
+        return self
+
+    @model_validator(mode="after")
+    def _verdict_follows(self) -> Self:
+        if self.capacity is None or self.error is None:
+            return self
+        said = MemoryRoom(self.capacity, self.limit, self.error).verdict(self.peak)
+        if self.verdict is not (MemoryVerdict.DOES_NOT_FIT if self.host_short else said):
+            raise ValueError(f"memory.verdict must follow from peak, limit and error: {said}")
         return self
 
 
@@ -293,6 +320,7 @@ class Choice(Record):
     """One configuration with everything predicted about it."""
 
     config: PlannedConfig
+    stack: str = Field("", description="training software with its options; a plan fills in its subject's")
     step_time: float = Field(gt=0, description="time of one optimizer step, the sum of `time` [s]")
     step_time_low: float = Field(gt=0, description="lower end of the earned band [s]")
     step_time_high: float = Field(gt=0, description="upper end of the earned band [s]")
@@ -356,11 +384,16 @@ class Certificate(Record):
     split_bound: float | None = Field(
         None, description="step time that no split of the simulated ones beats [s]"
     )
+    outside: int = Field(
+        0, ge=0, description="configurations whose layouts, but for the stack's own, nobody looked at [1]"
+    )
+    outside_bound: float | None = Field(None, description="step time that no layout of these beats [s]")
     best: float | None = Field(None, description="what the best has of the objective, in inner units")
     bound: float | None = Field(None, description="what no candidate can beat, in the same unit")
     gap: float | None = Field(None, ge=0, description="(best - bound) / best; 0: proven best [1]")
     ending: Ending = Ending.COMPLETE
     seconds: float = Field(ge=0, description="time from the question to the proof [s]")
+    held: tuple[Held, ...] = Field((), description="what the program, not the user, holds fixed")
 
 
 class ParetoPoint(Record):
@@ -370,6 +403,9 @@ class ParetoPoint(Record):
     step_time_s: float = Field(gt=0, description="time of one optimizer step [s]")
     peak_mem_gib: float = Field(gt=0, description="memory of the device that needs most [GiB]")
     headroom_gib: float = Field(ge=0, description="what of the usable memory it leaves [GiB]")
+    memory_verdict: MemoryVerdict | None = Field(
+        None, description="as of a choice: points may be borderline; not in older files"
+    )
 
 
 class Search(Record):
@@ -377,7 +413,13 @@ class Search(Record):
 
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     removed: tuple[RemovedBy, ...] = ()
-    legal: int = Field(ge=0, description="candidates that no rule removed [1]")
+    undealt: int = Field(
+        0,
+        ge=0,
+        description="candidates of degrees whose later axes no one dealt: a bound of their time excludes them [1]",
+    )
+    undealt_by_memory: int = Field(0, ge=0, description="the same, as their states alone do not fit [1]")
+    legal: int = Field(ge=0, description="of the others, candidates that no rule removed [1]")
     too_large: int = Field(ge=0, description="evaluated candidates whose memory does not fit [1]")
     costed: int = Field(
         ge=0,
@@ -390,6 +432,15 @@ class Search(Record):
         description="axes in which alone choices do not differ where there are enough others: of those that differ in "
         "vpp the fastest is listed, of those that differ in cuda_graph_impl and tie the framework's default",
     )
+    members: tuple[str, ...] = Field(
+        (), description="stacks, each with one set of its options, whose candidates these are"
+    )
+    without: tuple[str, ...] = Field((), description="options and axes that the user left out by name")
+    turned_on: tuple[TurnedOn, ...] = Field((), description="options of the best that nobody named")
+    as_named: float | None = Field(
+        None, gt=0, description="step time of the best without any of `turned_on`, if there is one [s]"
+    )
+    stacks: tuple[StackStanding, ...] = Field((), description="where several were named, the fastest first")
     certificate: Certificate | None = Field(
         None, description="what is proven; absent of one named configuration"
     )
@@ -403,13 +454,66 @@ class Confidence(Record):
     explanation: str
 
 
+class Concern(StrEnum):
+    """In what a configuration is more, or other, than published runs are (`planner/recommend.py`)."""
+
+    KINDS = "kinds_of_parallelism"  # beside data parallelism: of tp, cp, ep and pp those above 1
+    WIDE_TENSOR = "tensor_parallelism_beyond_fast_links"
+    SHORT_CONTEXT = "context_parallelism_of_short_sequences"
+    ODD_DEGREE = "degrees_that_are_no_powers_of_two"  # of tp, cp and ep
+    UNEVEN_LAYERS = "stages_of_different_depth"
+    SCHEDULE = "another_schedule_than_1f1b"  # interleaved 1F1B is one of them
+    OFFLOAD = "states_or_activations_in_host_memory"
+    GRAPHS = "other_cuda_graphs_than_the_frameworks_own"
+
+
+class Reason(Record):
+    """A concern in which the fastest and the recommended configuration differ."""
+
+    concern: Concern
+    fastest: float = Field(ge=0, description="how often the fastest has it [1]")
+    recommended: float = Field(ge=0, description="how often the recommended one has it [1]")
+
+
+class Trade(Record):
+    """What the recommended configuration costs and brings against the fastest."""
+
+    slower: float = Field(ge=0, description="its step time over the fastest's, less 1 [1]")
+    more_free: float = Field(description="device memory that it leaves beyond what the fastest does [bytes]")
+    reasons: tuple[Reason, ...] = Field((), description="in what it is nearer to published runs")
+
+
+class NearestRun(Record):
+    """A published run near to what is asked: what it measured, and what planner predicts for its configuration."""
+
+    model: str = Field(description="its model, as the collection calls it")
+    same_model: bool = Field(description="the one asked about; else one of its kind and size")
+    accelerator: str
+    devices: int = Field(ge=1, description="devices [1]")
+    seq_len: int = Field(ge=1, description="tokens in a sequence [1]")
+    global_batch: int = Field(ge=1, description="sequences in a step [1]")
+    precision: str
+    software: str = Field(description="the training software, as its publisher calls it")
+    config: PlannedConfig
+    step_time: float = Field(gt=0, description="as measured [s]")
+    tokens_per_second_per_device: float = Field(gt=0, description="as measured [tokens/s/device]")
+    predicted_step_time: float = Field(gt=0, description="by the shipped numbers [s]")
+    predicted_tokens_per_second_per_device: float = Field(
+        gt=0, description="by the shipped numbers [tokens/s/device]"
+    )
+    link: str = Field(description="where it is published")
+
+
 class Plan(Record):
     """The answer to one question: the best configurations, or why there is none."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     planner_version: str = __version__
     verdict: Verdict
-    headline: str = Field(description="the answer in one line")
+    headline: str = Field(
+        description="the answer in a line, with a gap of its proof; a second line names the recommended configuration "
+        "where that is another"
+    )
     subject: Subject
     choices: tuple[Choice, ...] = Field((), description="best first; of an estimate, the one asked about")
     violations: tuple[BrokenRule, ...] = Field((), description="rules an illegal configuration breaks")
@@ -422,16 +526,42 @@ class Plan(Record):
     pareto: tuple[ParetoPoint, ...] = Field(
         (), description="step time against memory: the front of all that fit, fastest first"
     )
+    recommended: int | None = Field(
+        None,
+        ge=0,
+        description="index of the choice to take: of those as fast as a prediction can tell the one with more memory "
+        "free and nearer to published runs; 0: the fastest; absent where nothing was found, and in older files [1]",
+    )
+    trade: Trade | None = Field(
+        None, description="what that costs and brings; absent where it is the fastest"
+    )
+    nearest_run: NearestRun | None = Field(None, description="absent where no published run is near")
     notes: tuple[str, ...] = Field((), description="what the head of the answer says of the question")
     assumptions: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     confidence: Confidence
-    headroom: float = Field(ge=0, lt=1, description="share of the capacity kept free [1]")
+    headroom: float = Field(ge=0, lt=1, description="share of the capacity kept back [1]")
 
     @property
     def found(self) -> bool:
         """Is there a configuration to run?"""
         return self.verdict is Verdict.FOUND
+
+    def index(self, which: str) -> int:
+        """The place of a configuration that is named by it, "0" for the first, or as "recommended". Raises
+        `InputError`."""
+        if which == RECOMMENDED:
+            return self.recommended or 0
+        if not (which.isascii() and which.isdigit() and len(which) < 9):
+            must = f"--choice must be a number from 0, or {RECOMMENDED}"
+            raise InputError(must, which, "0 is the fastest one")
+        return int(which)
+
+    def __repr__(self) -> str:
+        return f"<Plan, {self.verdict}: {self.headline}>"
+
+    def __str__(self) -> str:
+        return self.headline
 
     def choice(self, index: int) -> Choice:
         """The `index`-th configuration, from 0. Raises `NoConfigurationError` where there is none, `InputError`."""
@@ -452,10 +582,29 @@ class Plan(Record):
 
         return data_frame(plan_rows(self))
 
+    def framework_of(self, choice: Choice) -> str:
+        """The framework of the stack that a choice is for."""
+        base = choice.stack.partition("+")[0]
+        others = {standing.name.partition("+")[0]: standing.framework for standing in self.search.stacks}
+        return others.get(base, self.subject.stack.framework)
+
+    @field_validator("choices", "nearest")
+    @classmethod
+    def _of_a_stack(cls, value: Any, info: ValidationInfo) -> Any:
+        """Choices of files that name no stack are of the subject's."""
+        subject = info.data.get("subject")
+        if value is None or subject is None:
+            return value
+        if isinstance(value, Choice):
+            return value if value.stack else value.model_copy(update={"stack": subject.stack.name})
+        return tuple(c if c.stack else c.model_copy(update={"stack": subject.stack.name}) for c in value)
+
     @model_validator(mode="after")
     def _found_means_a_choice(self) -> Self:
         if self.found and not self.choices:
             raise ValueError("a plan with the verdict 'found' must hold a choice")
+        if self.recommended is not None and self.recommended >= len(self.choices):
+            raise ValueError(f"recommended must be the index of a choice: {self.recommended}")
         for config in (choice.config for choice in self.choices if self.found):
             if config.tp * config.cp * config.pp * config.dp != self.subject.cluster.devices:
                 degrees = f"{config.tp} x {config.cp} x {config.pp} x {config.dp}"

@@ -75,3 +75,10 @@ RECIPES: dict[Precision, PrecisionRecipe] = {
     Precision.FP8_BLOCKWISE: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2, 1 + 4 / 128),
     Precision.NVFP4: PrecisionRecipe(Dtype.FP4, Dtype.BF16, 2, 2, 1 / 2 + 1 / 16),
 }
+
+_BITS = {Dtype.FP32: 32, Dtype.TF32: 32, Dtype.FP16: 16, Dtype.BF16: 16, Dtype.FP8: 8, Dtype.FP4: 4}
+
+
+def bits_of(precision: Precision) -> int:
+    """Width of the numbers that linear layers compute with [bits]; of TF32 as it is stored."""
+    return _BITS[RECIPES[precision].gemm]

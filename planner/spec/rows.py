@@ -61,7 +61,8 @@ def choice_row(plan: Plan, place: int) -> Row:
     """The configuration at a place of the plan, from 1."""
     choice = plan.choices[place - 1]
     axes = {axis: getattr(choice.config, axis) for axis in _AXES}
-    return subject_row(plan) | {"place": place, "configuration": choice.config.text} | axes | _figures(choice)
+    named = {"stack": choice.stack, "place": place, "configuration": choice.config.text}
+    return subject_row(plan) | named | axes | _figures(choice)
 
 
 def _figures(choice: Choice) -> Row:

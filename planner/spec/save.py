@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from planner.errors import FileInputError
+
+_PREFIX, _SUFFIX = ".planner-", ".part"  # of the name of a file that is being written
+_ABANDONED: Final = 3600  # seconds: one that has not changed for so long, nobody writes any more
 
 
 def check_target(path: Path | str, *others: Path | str | None) -> None:
@@ -31,7 +37,7 @@ def check_target(path: Path | str, *others: Path | str | None) -> None:
             if other and _same_file(target, other):
                 must = "must be another file than those that the same command reads or writes"
                 raise FileInputError(str(path), must, f"{other} too", "choose another file")
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".planner-"):
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_PREFIX, suffix=_SUFFIX):
             pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -60,9 +66,10 @@ def save_bytes(content: bytes, path: Path | str) -> None:
     """
     check_target(path)
     target = Path(path).resolve()  # a symbolic link keeps pointing to the file it names
+    _remove_abandoned(target.parent)
     partial = None
     try:
-        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".planner-", suffix=".part")
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=_PREFIX, suffix=_SUFFIX)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
@@ -74,6 +81,15 @@ def save_bytes(content: bytes, path: Path | str) -> None:
     finally:
         if partial is not None and os.path.exists(partial):
             os.unlink(partial)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left in a folder."""
+    before = time.time() - _ABANDONED
+    with suppress(OSError):  # of another user, or removed at the same time
+        for partial in folder.glob(f"{_PREFIX}????????{_SUFFIX}"):
+            if partial.stat().st_mtime < before:
+                partial.unlink()
 
 
 def _usual_mode(target: Path) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planner.solve.splits.bound import quick_bound
 from typer.testing import CliRunner
 
 from planner.calibrate.correction.estimate import (
@@ -27,7 +28,6 @@ from planner.cli import app
 from planner.cost.model import CostModel
 from planner.errors import InputError, PlannerError
 from planner.request import Request
-from planner.solve.splits.bound import quick_bound
 from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay
 from planner.spec.own_run import OwnRun

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import main
+from benchmarks.published_data import published
 from benchmarks.results_file import section_of, with_section
 from planner.calibrate.published.measured import group_of, measurement_of
 from planner.calibrate.published.runs import INPUT_COLUMNS, read_models, read_rows
 from planner.calibrate.statistics import error_summary, mean_of_sources, spearman
 from planner.calibrate.tables import markdown_table, text_table
 from planner.calibrate.validate import predict_rows, validate_rows
-from planner.spec.verdict import memory_verdict
 from tests.calibrate.rows import MODELS, ROW
 
-MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
 KEYS = {
     "row", "status", "reason", "legal", "step_time_s", "tokens_per_s_per_gpu", "peak_mem_gib", "verdict", "stack",
     "calibration_level",
@@ -163,14 +162,6 @@ def test_the_tail_of_the_nanotron_sweep_stands_apart() -> None:
 def test_statistics_by_hand() -> None:
     assert error_summary([1.1, 0.8, 1.0]) == {"rows": 3, "median": 0.1, "mean": 0.1, "p90": 0.18, "bias": 0.0}
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])) == pytest.approx(0.5)
-    assert memory_verdict(90, 100, 100, 0.05) == "fits"
-    assert memory_verdict(98, 100, 100, 0.05) == "borderline"
-    assert memory_verdict(104, 100, 100, 0.05) == "borderline"
-    assert memory_verdict(110, 100, 100, 0.05) == "does_not_fit"
-    # what is reserved absorbs the error below it, and is kept by no more than the error above it
-    assert memory_verdict(94, 95, 100, 0.05) == "fits"
-    assert memory_verdict(98, 95, 100, 0.05) == "borderline"
-    assert memory_verdict(101, 95, 100, 0.05) == "does_not_fit"
 
 
 def test_out_of_memory_counts_borderline_half() -> None:
@@ -209,10 +200,9 @@ def test_command_writes_json_and_refuses_bad_files(
     assert "none.csv" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
 def test_predictions_read_nothing_measured() -> None:
-    rows = read_rows(MEASURED / "runs.csv")[::9]
-    models = read_models(MEASURED / "models.json")
+    rows = read_rows(published("measured/runs.csv"))[::9]
+    models = read_models(published("measured/models.json"))
     hidden = [name for name in rows[0] if name not in INPUT_COLUMNS]
     assert {"source_ref", "split", "notes", "step_time_s", "mfu", "peak_mem_gib"} <= set(hidden)
     other = [{**row, **{name: rows[i - 1][name] for name in hidden}} for i, row in enumerate(rows)]
@@ -223,9 +213,9 @@ def test_predictions_read_nothing_measured() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
 def test_published_runs_are_answered_within_the_error_band() -> None:
-    validation = validate_rows(read_rows(MEASURED / "runs.csv"), read_models(MEASURED / "models.json"))
+    rows, models = read_rows(published("measured/runs.csv")), read_models(published("measured/models.json"))
+    validation = validate_rows(rows, models)
     status = validation.summary["status"]
     assert status.get("failed", 0) == 0
     assert validation.summary["answered"] >= 0.97 * validation.summary["rows"]

@@ -10,9 +10,11 @@ import pytest
 from planner.catalog.load_stacks import (
     DEFAULT_STACK,
     EXTENDED_BAND,
+    is_shipped,
     load_stack,
     read_stack,
     require_release,
+    stack_families,
     stack_names,
     stack_to_plan,
     stacks_to_plan,
@@ -51,8 +53,37 @@ def test_sums_of_profiles_are_no_software_to_plan_for(tmp_path: Path) -> None:
 
 def test_names_are_forgiving_and_unknown_ones_are_listed() -> None:
     assert load_stack("Megatron_2026") is load_stack("Megatron_2026")
-    with pytest.raises(UnknownNameError, match="nanotron-2024"):
-        load_stack("nanotron")
+    with pytest.raises(UnknownNameError, match=r"nanotron-2024.* newest is meant: .*nanotron, nemo"):
+        load_stack("nanotrn")
+
+
+def test_of_a_family_the_newest_is_meant() -> None:
+    """By name without its year, by framework, or by what runs on it; of two of 2026-08 the first by name."""
+    assert stack_families() == {
+        "aa-scaling": "aa-scaling-2023", "deepspeed": "deepspeed-2025", "fsdp1": "fsdp1-2023",
+        "hai-llm": "hai-llm-2024", "llm-foundry": "llm-foundry-2023", "maxtext": "maxtext-2024",
+        "megatron": DEFAULT_STACK, "megatron-deepspeed": "megatron-deepspeed-2022",
+        "megatron-fsdp": "megatron-fsdp-2026", "nanotron": "nanotron-2024", "torchtitan": "torchtitan-2026",
+        "fsdp": "fsdp1-2023", "accelerate": "fsdp1-2023", "composer": "fsdp1-2023",
+        "megatron-bridge": DEFAULT_STACK, "nemo": DEFAULT_STACK, "transformers": "deepspeed-2025",
+    }  # fmt: skip
+    assert not {*stack_families()} & {*stack_names()}
+    assert {*stack_families().values()} <= {*stacks_to_plan()}
+    for family, name in stack_families().items():
+        assert load_stack(family.title().replace("-", "_")) == load_stack(name)
+        assert not is_shipped(family)
+    assert load_stack("megatron+deepep") == load_stack(f"{DEFAULT_STACK}+deepep")
+    request = Request("llama-3.1-8b", "1x8 h100", stack="torchtitan")
+    assert resolve(request)[0] == resolve(replace(request, stack="torchtitan-2026"))[0]
+
+
+def test_a_file_may_extend_the_newest_of_a_family(tmp_path: Path) -> None:
+    file = tmp_path / "megatron.yaml"  # a file, by its ending
+    file.write_text("name: mine\ndescription: d\nreleased: r\nsource: s\nextends: megatron\n")
+    assert load_stack(str(file)).kin == DEFAULT_STACK
+    file.write_text(file.read_text().replace("extends: megatron", "extends: megatrn"))
+    with pytest.raises(FileInputError, match="megatrn"):
+        read_stack(file)
 
 
 @pytest.mark.parametrize(

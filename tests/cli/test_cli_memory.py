@@ -99,7 +99,7 @@ def test_what_still_fits_is_asked_of_the_split_that_is_shown() -> None:
 
 def test_a_plan_in_which_nothing_fits_is_said(tmp_path: Path) -> None:
     runner, plan = CliRunner(), tmp_path / "plan.json"
-    asked = ["plan", "llama-3.1-70b", "1x8 h100", "--set", "tp=8", "-o", str(plan)]
+    asked = ["plan", "llama-3.1-70b", "1x8 h100", "--set", "tp=8", "--without", "offload", "-o", str(plan)]
     assert runner.invoke(app, asked).exit_code == 1
     result = runner.invoke(app, ["estimate", str(plan), "--memory"])
     assert result.exit_code == 1

@@ -18,6 +18,7 @@ from planner.cost.table import STAGE_TERMS
 from planner.errors import InputError
 from planner.planned import planned_problem
 from planner.spec.load_plan import load_plan
+from planner.spec.rule import Problem
 
 runner = CliRunner()
 JOBS = {
@@ -200,18 +201,26 @@ def test_a_plan_without_configuration_has_nothing_to_trace(tmp_path: Path) -> No
     assert "must hold a configuration" in done.stderr
 
 
+def problem_in(path: Path) -> Problem:
+    """What the best configuration of a plan file is for."""
+    plan = load_plan(path)
+    return planned_problem(plan, plan.choices[0])
+
+
 def changed(path: Path, target: Path, **facts: Any) -> Path:
     document = json.loads(path.read_text())
     for where, value in facts.items():
         part, key = where.split("__")
         document["subject"][part][key] = value
+    for choice in document["choices"]:
+        choice["stack"] = document["subject"]["stack"]["name"]
     target.write_text(json.dumps(document))
     return target
 
 
 def test_a_problem_that_can_no_longer_be_read(planned: Planner, tmp_path: Path) -> None:
     path = planned("1f1b")
-    assert planned_problem(load_plan(path)).cluster.num_devices == 32
+    assert problem_in(path).cluster.num_devices == 32
     for facts, words in (
         ({"cluster__name": "my-own"}, "--cluster"),
         ({"cluster__name": "4x8 h200 400G-ib"}, "accelerators"),

@@ -84,6 +84,10 @@ def test_files_and_nonsense_are_refused(
         assert "secret\n" not in str(refused.value)
 
 
+def test_a_family_of_stacks_may_be_asked_for() -> None:
+    assert answer({**ASKED, "stack": "torchtitan"}).subject.stack.name == "torchtitan-2026"
+
+
 def test_a_number_out_of_bounds_is_told_both_bounds() -> None:
     with pytest.raises(PlannerError, match="gpus must be a whole number from 1 to 999,999,999"):
         asked(ASKED | {"gpus": "8000000000"})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.published_data import published, published_cases
 from planner.cost.flops import (
     Shard,
     attended_pairs,
@@ -32,26 +31,18 @@ from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.mixers import DeltaNet, ShortConvolution
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-ORACLE = DATA / "oracles" / "flops_oracle.csv"
+ORACLE = [row for row in published_cases("oracles/flops_oracle.csv") if not row["caveat"]]
 PLAIN = Attention(AttentionKind.GQA, 8, 2, 16, 16)
 
 
-def oracle_rows() -> list[dict[str, str]]:
-    if not ORACLE.exists():
-        return []
-    with ORACLE.open() as file:
-        return [row for row in csv.DictReader(file) if not row["caveat"]]
-
-
-@pytest.mark.skipif(not ORACLE.exists(), reason="the oracle tables are not at hand")
 def test_the_oracle_has_all_its_rows() -> None:
-    assert len(oracle_rows()) == 106
+    assert published("oracles").is_dir()
+    assert len(ORACLE) == 106
 
 
-@pytest.mark.parametrize("row", oracle_rows(), ids=lambda row: f"{row['name']}-{row['batch']}x{row['seq']}")
+@pytest.mark.parametrize("row", ORACLE, ids=lambda row: f"{row['name']}-{row['batch']}x{row['seq']}")
 def test_counts_of_real_implementations(row: dict[str, str]) -> None:
-    config = json.loads((DATA / "models" / row["name"] / "config.json").read_text())
+    config = json.loads(published(f"models/{row['name']}/config.json").read_text())
     spec = read_hf_config(config, "config.json", row["name"])
     flops = model_flops(spec, int(row["batch"]), int(row["seq"]))
     assert flops.forward_linear == int(row["fwd_linear"]) + int(row["fwd_grouped_mm"])

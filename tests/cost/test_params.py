@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from benchmarks.published_data import published, published_cases
 from planner.cost.params import (
     KINDS,
     embedding_parameters,
@@ -29,8 +28,7 @@ from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.model import ModelSpec
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-ORACLE = DATA / "oracles" / "params_oracle.csv"
+ORACLE = published_cases("oracles/params_oracle.csv")
 COLUMNS = {
     "embedding": "embedding",
     "position": "pos_embedding",
@@ -47,21 +45,14 @@ PLAIN = Attention(AttentionKind.GQA, 8, 2, 16, 16)
 GATED = Mlp(256, gated=True, bias=False, activation=Activation.SILU)
 
 
-def oracle_rows() -> list[dict[str, str]]:
-    if not ORACLE.exists():
-        return []
-    with ORACLE.open() as file:
-        return list(csv.DictReader(file))
-
-
-@pytest.mark.skipif(not ORACLE.exists(), reason="the oracle tables are not at hand")
 def test_the_oracle_has_all_its_rows() -> None:
-    assert len(oracle_rows()) == 38
+    assert published("oracles").is_dir()
+    assert len(ORACLE) == 38
 
 
-@pytest.mark.parametrize("row", oracle_rows(), ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", ORACLE, ids=lambda row: row["name"])
 def test_counts_of_real_implementations(row: dict[str, str]) -> None:
-    config = json.loads((DATA / "models" / row["name"] / "config.json").read_text())
+    config = json.loads(published(f"models/{row['name']}/config.json").read_text())
     counts = model_parameters(read_hf_config(config, "config.json", row["name"]))
     assert counts.total == int(row["total"])
     assert counts.active == int(row["active"])

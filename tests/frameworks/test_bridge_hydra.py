@@ -1,7 +1,7 @@
 """Hydra takes the overrides that planner writes for Megatron-Bridge, over recipes as they are.
 
-Source: NVIDIA-NeMo/Megatron-Bridge 067f987, training/utils/omegaconf_utils.py parse_hydra_overrides: no key is new, and
-a section that is a name or nothing has no fields.
+Source: NVIDIA-NeMo/Megatron-Bridge v0.6.0 and 067f987, training/utils/omegaconf_utils.py parse_hydra_overrides: no key
+is new, a section that is a name or nothing has no fields, and those of a model are its class's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pytest
 
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
-from planner.frameworks.megatron_bridge.recipes import recipe_of
-from planner.frameworks.options import option_table
+from planner.frameworks.megatron_bridge.names import read_as
+from planner.frameworks.megatron_bridge.recipes import RELEASES, recipe_of
+from planner.frameworks.options import option_table, table_classes
 from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.load_model import load_model
 from tests.frameworks.launches import CONFIGS, launch, problem
@@ -50,52 +51,72 @@ import json, sys
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
-fields, cases = json.load(open(sys.argv[1]))
-for sections, spelled, words, pattern, layout in cases:
+tables, cases = json.load(open(sys.argv[1]))
+def empty(names):
     base = {}
-    for name in fields:
-        section, _, field = name.partition(".")
-        if field:
-            base.setdefault(section, {})[field] = None
+    for *sections, field in (name.split(".") for name in names):
+        inner = base
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        if sections:
+            inner[field] = None
+    return base
+refused = []
+for table, sections, spelled, words, pattern, layout in cases:
+    base = empty(tables[table])
     base["mixed_precision"] = {"bf16": True, "grad_reduce_in_fp32": True} if spelled else "bf16_mixed"
     if not sections:
         base["comm_overlap"] = None
     made = OmegaConf.create(base)
     OmegaConf.set_struct(made, True)
     parsed = OverridesParser.create().parse_overrides(words)
-    ConfigLoaderImpl._apply_overrides_to_config(overrides=parsed, cfg=made)
-    assert made.model.hybrid_layer_pattern == pattern
-    assert made.model.pipeline_model_parallel_layout == layout
-print("taken", len(cases))
+    try:
+        ConfigLoaderImpl._apply_overrides_to_config(overrides=parsed, cfg=made)
+    except Exception as error:
+        refused.append(str(error).split("'")[1])
+        continue
+    assert made.model.get("hybrid_layer_pattern") == pattern
+    assert made.model.get("transformer", made.model).pipeline_model_parallel_layout == layout
+print("taken", len(cases) - len(refused), "refused", len(refused), *set(refused))
 """
+
+
+def case_of(told: Launch, version: str, by: str) -> tuple[str, list[object]]:
+    """The table that decides in release `by`, and what it decides on: what is written for `version`."""
+    script = framework("megatron-bridge").render(told, version)["launch.sh"]
+    array = script[script.index("OVERRIDE_ARGS=(") :].split("\n)")[0] + "\n)"
+    shown = subprocess.run(
+        ["bash", "-c", array + '\nprintf "%s\\n" "${OVERRIDE_ARGS[@]}"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = shown.stdout.splitlines()
+    said = {read_as(name): value.strip("'") for name, _, value in (word.partition("=") for word in words)}
+    recipe = recipe_of(re.findall(r"--recipe (\S+)", script)[0], by)
+    layout, pattern = said["model.pipeline_model_parallel_layout"], said.get("model.hybrid_layer_pattern")
+    written = None if layout == "null" else layout
+    return f"{by} {recipe.kind}", [recipe.overlaps, recipe.spells_precision, words, pattern, written]
 
 
 @needs("hydra")
 @pytest.mark.slow
 def test_hydra_takes_what_is_written(tmp_path: Path) -> None:
-    cases = []
-    for told in launches():
-        script = framework("megatron-bridge").render(told, "0.7.0")["launch.sh"]
-        array = script[script.index("OVERRIDE_ARGS=(") :].split("\n)")[0] + "\n)"
-        shown = subprocess.run(
-            ["bash", "-c", array + '\nprintf "%s\\n" "${OVERRIDE_ARGS[@]}"'],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        words = shown.stdout.splitlines()
-        said = dict(word.split("=", 1) for word in words)
-        recipe = recipe_of(re.findall(r"--recipe (\S+)", script)[0])
-        layout = said["model.pipeline_model_parallel_layout"].strip("'")
-        pattern = said.get("model.hybrid_layer_pattern", "").strip("'")
-        cases.append(
-            [
-                recipe.overlaps,
-                recipe.spells_precision,
-                words,
-                pattern or None,
-                None if layout == "null" else layout,
-            ]
-        )
-    (tmp_path / "cases.json").write_text(json.dumps([[*option_table("megatron-bridge", "0.7.0")], cases]))
-    assert run(SCRIPT, str(tmp_path / "cases.json")).split() == ["taken", str(len(cases))]
+    """For the release that it is written for; what is written of a Llama for the other it refuses."""
+    tables = {
+        f"{version} {kind}": [*option_table("megatron-bridge", version, kind)]
+        for version in RELEASES
+        for kind in ("", *table_classes("megatron-bridge", version))
+    }
+    told, (older, newer) = launches(), RELEASES
+    llamas = [one for one in told if one.model.name.startswith("llama")]
+    for expected, pairs in (
+        (["taken", str(2 * len(told)), "refused", "0"], [(one, v, v) for one in told for v in RELEASES]),
+        (["taken", "0", "refused", str(len(llamas)), "model.tensor_model_parallel_size"],
+         [(one, older, newer) for one in llamas]),
+        (["taken", "0", "refused", str(len(llamas)), "model.transformer.tensor_model_parallel_size"],
+         [(one, newer, older) for one in llamas]),
+    ):  # fmt: skip
+        cases = [[table, *case] for table, case in (case_of(*pair) for pair in pairs)]
+        (tmp_path / "cases.json").write_text(json.dumps([tables, cases]))
+        assert run(SCRIPT, str(tmp_path / "cases.json")).split() == expected

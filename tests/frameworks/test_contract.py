@@ -30,7 +30,7 @@ def test_recipe_is_complete(name: str) -> None:
     assert module.__doc__
     assert "Source" in module.__doc__ or name == "megatron"
     assert found in vars(module).values()
-    assert (OPTIONS_FOLDER / f"{name}.yaml").is_file()
+    assert (OPTIONS_FOLDER / f"{name}.json").is_file()
     assert table_releases(name) == found.versions
     assert found.default_version in found.versions
     assert name in CONFIGS, "a golden configuration"
@@ -42,7 +42,7 @@ def test_recipe_is_complete(name: str) -> None:
 
 
 def test_modules_and_tables_have_a_framework() -> None:
-    assert {path.stem for path in OPTIONS_FOLDER.glob("*.yaml")} == set(NAMES)
+    assert {path.stem for path in OPTIONS_FOLDER.glob("*.json")} == set(NAMES)
     assert {path.name for path in GOLDEN.iterdir()} == {f"{name}-{version}" for name, version in CASES}
 
 

@@ -107,7 +107,7 @@ def test_what_megatron_refuses_at_its_start(text: str, words: str) -> None:
 def test_bridge() -> None:
     bridge = framework("megatron-bridge")
     plain = bridge.render(planned(CONFIG), "0.7.0")["launch.sh"]
-    assert "model.cuda_graph_impl=none" in plain
+    assert "model.transformer.cuda_graph_impl=none" in plain
     assert "cuda_graph_modules" not in plain
     case = planned(graphed(TE, *ROUTED, ep=8), "qwen3-30b-a3b")
     routed = bridge.render(case, "0.7.0")["launch.sh"]

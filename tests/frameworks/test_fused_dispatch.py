@@ -112,28 +112,36 @@ def step(found: dict[str, object]) -> float:
     return float(found["choices"][0]["step_time"])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("verb", ["estimate", "plan"])
-def test_an_answer_says_what_a_fused_dispatcher_would_bring(verb: str) -> None:
-    pins = [
-        *NAMED,
-        "--set",
-        "ep=16",
-        "--set",
-        "tp=1",
-        "--set",
-        "pp=1",
-        "--set",
-        "cp=1",
-        "--set",
-        "recompute=none",
-    ]
-    words = [verb, "4x8 h100 400G-ib", *pins, "--set", "zero=1"]
-    plain, fused = answered(*words), answered(*words, "--stack", "megatron-2026+deepep")
+WIDE = [
+    *NAMED,
+    *(
+        word
+        for pin in ("ep=16", "tp=1", "pp=1", "cp=1", "recompute=none", "zero=1")
+        for word in ("--set", pin)
+    ),
+]
+
+
+def test_an_estimate_says_what_the_best_dispatcher_would_bring() -> None:
+    words = ["estimate", "4x8 h100 400G-ib", *WIDE]
+    plain, fused = answered(*words), answered(*words, "--stack", "megatron-2026+hybridep")
     said = str(plain["smallest_change"])
-    assert "--stack megatron-2026+deepep" in said
+    assert "--stack megatron-2026+hybridep" in said
+    assert "+deepep" not in said  # one of them is taken, the faster
     told = float(said.split("all-to-all would cut the step time by ")[1].split("%")[0]) / 100
     assert told == pytest.approx(1 - step(fused) / step(plain), abs=0.006)
     assert "tokens dispatched" not in str(fused["smallest_change"])
+
+
+def test_a_plan_turns_it_on_and_says_what_it_is_worth() -> None:
+    words = ["plan", "4x8 h100 400G-ib", *WIDE]
+    found = answered(*words)
+    on = {one["name"]: one for one in found["search"]["turned_on"]}  # type: ignore[index]
+    (name,) = {"deepep", "hybridep"} & set(on)
+    without = answered(*words, "--without", name)
+    assert step(without) == pytest.approx(on[name]["without_step_time"], rel=1e-3)
+    assert step(found) <= step(without)
+    assert name not in str(without["subject"]["stack"]["name"])  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.fused_experts import VARIABLE
 from planner.request import Request, cost_model, resolve
-from planner.solve.faster_kernels import faster_kernels
+from planner.solve.unasked import Answer, option_gains, said_of
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
@@ -78,10 +78,9 @@ def test_what_it_would_save_is_said_where_it_is_not_asked_for() -> None:
     )  # enough for a busy device
 
     def said(subject: Problem) -> bool:
-        return any(
-            "fused with their GEMMs" in line
-            for line in faster_kernels(subject, ConfigTable.of([config]), inf, cost_model)
-        )
+        answer = Answer(subject, ConfigTable.of([config]), inf, cost_model)
+        lines = said_of(option_gains(answer), answer, subject.stack.name)
+        return any("fused with their GEMMs" in line for line in lines)
 
     assert said(on_blackwell("megatron-2026", LARGE))
     assert not said(on_blackwell(STACK, LARGE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
@@ -10,7 +11,7 @@ import pytest
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
 from planner.frameworks import framework
 from planner.request import cost_model
-from planner.solve.faster_kernels import faster_kernels
+from planner.solve.unasked import Answer, option_gains, said_of
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
@@ -64,11 +65,16 @@ def test_what_megatron_refuses_is_illegal() -> None:
         assert legal == ([*cases.values()] if stack == STACK else [True] * len(cases))
 
 
+def _said(subject: Problem, configs: Sequence[ParallelConfig], limit: float) -> tuple[str, ...]:
+    answer = Answer(subject, ConfigTable.of(configs), limit, cost_model)
+    return said_of(option_gains(answer), answer, subject.stack.name)
+
+
 def test_what_it_would_save_is_said_of_any_listed_configuration() -> None:
     subject, alone = on_hopper("megatron-2026"), replace(CONFIG, pp=2, dp=32, num_microbatches=8)
 
     def said(*configs: ParallelConfig) -> list[str]:
-        lines = faster_kernels(subject, ConfigTable.of(configs), inf, cost_model)
+        lines = _said(subject, configs, inf)
         return [line for line in lines if EXPERTS_OVERLAPPED in line]
 
     assert not explain_config(alone, subject, rules_for(subject.stack))
@@ -80,7 +86,7 @@ def test_what_it_would_save_is_said_of_any_listed_configuration() -> None:
     assert f"cut the step time by {1 - after / before:.0%}" in line
     (other,) = said(replace(alone, micro_batch=1, num_microbatches=16), CONFIG)
     assert CONFIG.describe() in other
-    assert not faster_kernels(on_hopper(), ConfigTable.of([CONFIG]), 0.0, cost_model)
+    assert not _said(on_hopper(), [CONFIG], 0.0)
 
 
 def test_efa_starts_no_messages_for_kernels() -> None:
@@ -98,10 +104,7 @@ def test_efa_starts_no_messages_for_kernels() -> None:
         shorter = through.detail.time["ep_comm"][0] < 0.99 * plain.detail.time["ep_comm"][0]
         assert bool(shorter) is legal
         said = [
-            any(
-                "dispatched by" in line
-                for line in faster_kernels(subject, ConfigTable.of([each]), inf, cost_model)
-            )
+            any("dispatched by" in line for line in _said(subject, [each], inf))
             for each in (CONFIG, replace(CONFIG, ep=8))
         ]
         assert said == [legal, True]

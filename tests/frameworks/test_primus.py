@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.cli.program import app
+from planner.cli import app
 from planner.cost.params import model_parameters
 from planner.errors import PlannerError
 from planner.frameworks import framework

@@ -113,6 +113,8 @@ def test_a_stack_of_another_launchers_software_is_refused() -> None:
         checked(files, stack="megatron-2026")
     assert "megatron-2026" in refused.value.given
     assert checked(files, stack="torchtitan-2024")["legal"]
+    newest = [checked(files, stack=name)["notes"] for name in ("torchtitan", "torchtitan-2026")]
+    assert [("stack torchtitan-2026" in notes) for notes in newest] == [True, False]
     with pytest.raises(InputError, match="must be one that runs Accelerate files"):
         checked({"a.yaml": ACCELERATE.format(kind="FSDP", count=16)}, stack="deepspeed-2025")
     plugged = checked({"a.yaml": ACCELERATE.format(kind="DEEPSPEED", count=16)}, stack="deepspeed-2025")

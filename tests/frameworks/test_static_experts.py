@@ -70,8 +70,9 @@ def test_a_buffer_holds_what_every_shard_of_an_expert_receives(
     assert rows == pytest.approx(capacity * 8 * 4096 / 2)
 
 
-@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
-@pytest.mark.parametrize("precision", ["fp8_mx", "bf16"])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("megatron", "fp8_mx"), ("megatron", "bf16"), ("megatron-bridge", "fp8_mx")]
+)
 def test_written_and_read_as_costed(name: str, precision: str) -> None:
     given = f"{STATIC}+{FUSED_EXPERTS}" if precision == Precision.FP8_MX else STATIC
     meant, stack = framework(name), on_blackwell(given, precision)
@@ -85,8 +86,9 @@ def test_written_and_read_as_costed(name: str, precision: str) -> None:
 
 
 def test_releases() -> None:
-    with pytest.raises(UnsupportedError, match="in one size"):
-        framework("megatron").render(launch(MODEL, WHOLE, on_blackwell(STATIC, "bf16")), "0.18.2")
+    for name, version in (("megatron", "0.18.2"), ("megatron-bridge", "0.6.0"), ("megatron-bridge", "0.7.0")):
+        with pytest.raises(UnsupportedError, match="in one size"):
+            framework(name).render(launch(MODEL, WHOLE, on_blackwell(STATIC, "bf16")), version)
 
 
 SCRIPT = (

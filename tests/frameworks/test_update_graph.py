@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.calibrate.published.switches import apply_switches
@@ -9,7 +11,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import UPDATE_GRAPH
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
 from tests.problems import costs
@@ -53,3 +55,14 @@ def test_a_release_without_it_is_refused() -> None:
 )
 def test_rows_say_so(text: str, captured: bool) -> None:
     assert apply_switches(load_stack("megatron-2026"), text)[0].host.update_captured is captured
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
+def test_an_update_by_the_host_has_no_graph(name: str) -> None:
+    """The graph holds kernels: the files leave it out, and it saves nothing."""
+    on_host = replace(CONFIG, offload=OFFLOAD_OPTIMIZER)
+    meant, asked, plain = framework(name), on_blackwell(STACK), on_blackwell("megatron-2026")
+    table = ConfigTable.of([on_host])
+    assert costs(asked).evaluate(table).step_time[0] == costs(plain).evaluate(table).step_time[0]
+    files = meant.render(launch(MODEL, on_host, asked), meant.default_version)
+    assert UPDATE_GRAPH not in meant.parse({"launch.sh": files["launch.sh"]}).stack_options

@@ -45,6 +45,21 @@ def test_export_then_check(plan: Path, tmp_path: Path) -> None:
     )
 
 
+def test_what_a_plan_recommends_is_exported_by_that_name(plan: Path, tmp_path: Path) -> None:
+    held = json.loads(plan.read_text())
+    held |= {"recommended": 1, "trade": {"slower": 0.01, "more_free": 1e9}}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(held))
+    for name, index in (("recommended", 1), ("0", 0)):
+        words = ["export", str(other), "--to", "megatron", "-o", str(tmp_path / name), "--choice", name]
+        done = runner.invoke(app, words)
+        assert done.exit_code == 0, done.output
+        assert ("recommends #2 instead: --choice recommended" in done.output) is (index == 0)
+        assert held["choices"][index]["config"]["text"] in (tmp_path / name / "README.md").read_text()
+    unknown = ["export", str(other), "--to", "megatron", "-o", str(tmp_path / "no"), "--choice", "best"]
+    assert runner.invoke(app, unknown).exit_code == 2
+
+
 def test_files_of_a_packed_job_are_checked_as_full_texts_and_say_so(tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "launch"
     words = [
@@ -187,7 +202,7 @@ def test_check_holds_what_may_not_fit_against_nothing(tmp_path: Path) -> None:
     """The fastest that surely fits is the best that `planner plan` names: here a borderline one is 1.6 % faster."""
     path, out = tmp_path / "plan.json", tmp_path / "launch"
     words = ["plan", "phi-4-14b", "dgx-a100", "--gpus", "16", "--seq-len", "2048", "--global-batch", "256"]
-    words += ["--stack", "fsdp1-2023", "-o", str(path)]
+    words += ["--stack", "fsdp1-2023", "--without", "all", "-o", str(path)]
     assert runner.invoke(app, words).exit_code == 0
     assert runner.invoke(app, ["export", str(path), "-o", str(out)]).exit_code == 0
     answer = json.loads(runner.invoke(app, ["check", str(out), "--cluster", "dgx-a100", "--json"]).stdout)

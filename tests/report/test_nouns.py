@@ -94,7 +94,7 @@ def test_pages(tmp_path: Path) -> None:
     assert "A cell is one chip." in body
     assert "GPU" not in OF_GPUS.sub("", re.sub(r"(?s)<script.*?</script>", "", body))
     plan_read = load_plan(plan)
-    spans = chart_data.axis_spans(plan_read, plan_read.choices[0].config)
+    spans = chart_data.axis_spans(plan_read, plan_read.choices[0])
     assert chart_data.map_rows(spans, plan_read.subject.cluster)[0]["cell"] == "chip 0"
 
 

@@ -86,7 +86,7 @@ def test_the_answer_is_drawn_over_its_neighbours(plan: Plan) -> None:
 
 
 def test_groups_lie_where_ranks_are_counted(plan: Plan) -> None:
-    spans = {span.axis: span for span in chart_data.axis_spans(plan, plan.choices[0].config)}
+    spans = {span.axis: span for span in chart_data.axis_spans(plan, plan.choices[0])}
     assert spans["tp"].members == (0, 1)
     assert spans["pp"].members == (0, 16)  # the other half of 32 devices
     assert "nvlink" in spans["tp"].links
@@ -103,7 +103,7 @@ def test_the_map_is_that_of_the_placement() -> None:
     plan = make_estimate(asked)
     problem, _ = resolve(asked)
     found = place(cost_model(problem), plan.choices[0].config.parallel()).by_axis
-    spans = {span.group: span for span in chart_data.axis_spans(plan, plan.choices[0].config)}
+    spans = {span.group: span for span in chart_data.axis_spans(plan, plan.choices[0])}
     assert set(spans) == {"cp", "dp_cp", "ep", "edp", "pp"}
     assert {group: span.axis for group, span in spans.items() if span.axis != group} == {
         "dp_cp": "dp x cp",
@@ -121,7 +121,7 @@ def test_maps_of_large_clusters_stay_small() -> None:
     plan = make_estimate(
         Request("llama-3.1-405b", "h100-sxm-roce", 16384, restrict={"tp": (8,), "pp": (16,), "dp": (128,)})
     )
-    spans = chart_data.axis_spans(plan, plan.choices[0].config)
+    spans = chart_data.axis_spans(plan, plan.choices[0])
     assert len(chart_data.map_rows(spans, plan.subject.cluster)) <= chart_data.MOST_CELLS * len(spans)
 
 

@@ -48,7 +48,7 @@ def test_every_chart_is_drawn_with_the_plans_numbers(plan: Plan, address: str) -
         assert sorted(marks(page, "pareto")) == sorted(points)
         assert best.run is not None
         assert marks(page, "goodput") == [row["label"] for row in chart_data.goodput_rows(best.run)]
-        spans = chart_data.axis_spans(plan, best.config)
+        spans = chart_data.axis_spans(plan, best)
         for span in spans:
             held = [row["label"] for row in chart_data.map_rows([span], plan.subject.cluster)]
             assert marks(page, f"map-{span.group}") == held

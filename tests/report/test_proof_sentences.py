@@ -51,6 +51,16 @@ def test_every_level_is_explained(example_plan: Plan, level: CalibrationLevel) -
     ("changes", "said"),
     [
         ({}, "fits: 1.0 GiB free of 76.0 GiB usable; peak on pipeline rank 0 (of 0-3), backward"),
+        (
+            {"capacity": 80 * GIB, "error": 0.04},
+            "fits: 1.0 GiB free of 76.0 GiB usable (4.0 of 80.0 GiB kept back for the memory model's error, ±4%: "
+            "--headroom 5%); peak on pipeline rank 0",
+        ),
+        (
+            {"capacity": 80 * GIB, "error": 0.0, "limit": 79 * GIB},
+            "fits: 4.0 GiB free of 79.0 GiB usable (1.0 of 80.0 GiB kept back: --headroom 1.25%); peak",
+        ),
+        ({"capacity": 76 * GIB, "error": 0.0}, "fits: 1.0 GiB free of 76.0 GiB usable; peak"),
         ({"stages": 1}, "fits: 1.0 GiB free of 76.0 GiB usable; peak in the backward phase"),
         (
             {"verdict": MemoryVerdict.BORDERLINE, "limit": 70 * GIB},

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from planner.headline import recommended
+from planner.recommend import Pick
 from planner.report.text import plan_document, readable, render
 from planner.spec.config import AXES, ParallelConfig
-from planner.spec.planfile import BrokenRule, Choice, Plan, PlannedConfig, Verdict
+from planner.spec.planfile import BrokenRule, Choice, NearestRun, Plan, PlannedConfig, Trade, Verdict
 from planner.spec.verdict import MemoryVerdict
 
 
@@ -40,6 +43,56 @@ def test_a_found_plan_tells_everything(example_plan: Plan) -> None:
         "+-10 %",
     ):
         assert words in text, words
+
+
+@pytest.fixture
+def recommending(example_plan: Plan) -> Plan:
+    """A plan that recommends its second choice, with a published run near to it."""
+    near = NearestRun(
+        model="llama3.1_405b", same_model=True, accelerator="h100-sxm-80g", devices=8192, seq_len=8192,
+        global_batch=2048, precision="bf16", software="NeMo", config=example_plan.choices[1].config, step_time=10.0,
+        tokens_per_second_per_device=205.0, predicted_step_time=9.5, predicted_tokens_per_second_per_device=215.8,
+        link="https://github.com/NVIDIA/NeMo",
+    )  # fmt: skip
+    trade = Trade(slower=0.008, more_free=12e9)
+    told = recommended(example_plan, Pick(example_plan.choices, 1, trade))
+    return told.model_copy(update={"nearest_run": near})
+
+
+def test_what_is_recommended_is_said_at_the_head_and_marked(recommending: Plan) -> None:
+    text = drawn(recommending, 160)
+    first, second, *_ = text.splitlines()
+    assert [first, second] == recommending.headline.split("\n")
+    assert second.startswith("recommended: #2 ")
+    assert re.search(r"(?m)^ +\*2 ", text)
+    assert "* recommended" in text
+    plain = drawn(recommending.model_copy(update={"recommended": 0}), 160)
+    assert "* recommended" not in plain
+
+
+def test_the_nearest_published_run_stands_beside_the_plan(recommending: Plan) -> None:
+    section = drawn(recommending, 160).split("Nearest published run")[1].split("\n\n")[0]
+    for words in (
+        "llama3.1_405b on 8,192 h100-sxm-80g, NeMo: 2,048 sequences of 8,192 tokens, bf16, tp8 pp8",
+        "measured   205 tokens/s/GPU",
+        "9.500 s, 5.0% faster than measured",
+        "this plan  410 tokens/s/GPU  of another number of devices",
+        "https://github.com/NVIDIA/NeMo",
+    ):
+        assert words in section, words
+
+
+def test_a_page_says_the_same(recommending: Plan) -> None:
+    pytest.importorskip("altair")
+    from planner.report.page import plan_page
+
+    page = plan_page(recommending)
+    sections = {section.name: section for section in page.sections}
+    head = sections["answer"].blocks[0]
+    assert head.lines == (recommending.headline.split("\n")[1],)
+    (table,) = (block for block in sections["top"].blocks if block.kind == "table")
+    assert [row[-1] for row in table.rows] == ["fits", "fits, recommended"]
+    assert sections["published"].blocks[1].figures[0].value == "205 tokens/s/GPU"
 
 
 def test_what_own_runs_take_off_has_no_bar(example_plan: Plan) -> None:

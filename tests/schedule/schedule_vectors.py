@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
+from benchmarks.published_data import published_cases
 
-_TABLE = Path(__file__).parents[3] / "shared/data/oracles/schedule_vectors.csv"
-ROWS = list(csv.DictReader(_TABLE.read_text().splitlines())) if _TABLE.exists() else []
+ROWS = published_cases("oracles/schedule_vectors.csv")
 RECORDED = [row for row in ROWS if row["schedule"].startswith("sail-")]  # orders searched for, not fixed
 FIXED = [row for row in ROWS if row not in RECORDED]
 

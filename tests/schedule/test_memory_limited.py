@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_vectors import RECORDED, ROWS, label
+from schedule_vectors import RECORDED, label
 
 from planner.errors import InputError
 from planner.schedule.actions import Pass
@@ -19,7 +19,6 @@ from planner.spec.config import Schedule
 KINDS = {"sail-vhalf": Schedule.V_HALF, "sail-vmin": Schedule.V_MIN}
 
 
-@pytest.mark.skipif(not ROWS, reason="oracle table absent")
 @pytest.mark.parametrize("row", RECORDED, ids=label)
 def test_no_slower_than_the_recorded_order_at_its_own_peak(row: dict[str, str]) -> None:
     p, m, v = (int(row[key]) for key in ("pp", "microbatches", "vpp"))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from schedule_vectors import FIXED, ROWS, label
+from schedule_vectors import FIXED, label
 
 from planner.schedule.generate import action_table, named_schedule
 from planner.schedule.simulate import simulate, stage_times
 
 
-@pytest.mark.skipif(not ROWS, reason="oracle table absent")
 @pytest.mark.parametrize("row", FIXED, ids=label)
 def test_fixed_schedule_equals_its_vector(row: dict[str, str]) -> None:
     named = named_schedule(row["schedule"])

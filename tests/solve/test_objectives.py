@@ -19,8 +19,9 @@ from planner.size import Goal, size_cluster
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.space.members import members
 from planner.spec.planfile import Objective
-from planner.spec.verdict import safe_limit
+from planner.spec.verdict import MemoryRoom
 
 # without pipelines there is no split to solve, and the equations are the whole answer
 REQUEST = Request(
@@ -30,13 +31,14 @@ REQUEST = Request(
 
 
 def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """Step time and memory of every legal configuration that fits, sure of the error or, where none is, at all."""
+    """Step time and memory of every legal configuration under any options of the stack that fits, sure of the error or,
+    where none is, at all."""
     problem, _ = resolve(request)
-    table = enumerate_configs(problem, rules_for(problem.stack), request.restrict).table()
-    cost = evaluate_exactly(cost_model(problem), table)
-    capacity = problem.cluster.accelerator.memory
-    limit = capacity * (1 - request.headroom)
-    for allowed in (safe_limit(limit, capacity, problem.stack.overhead.error), limit):
+    (searched,) = members(problem, request.restrict)  # an option that is always on
+    table = enumerate_configs(searched, rules_for(searched.stack), request.restrict).table()
+    cost = evaluate_exactly(cost_model(searched), table)
+    room = MemoryRoom.of(problem, request.headroom)
+    for allowed in room.tiers:
         fits = cost.device_memory <= allowed
         if fits.any():
             break

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.solve.dealing import bounds_of
 from planner.solve.pareto import pareto_front
-from planner.solve.search import bounds_of, search
+from planner.solve.search import search
 from tests.solve.test_search import searched
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.attention import AttentionKind, QkNorm
-from planner.spec.hf import known_model_types, read_hf_config
+from planner.spec.hf import MTP_READERS, READERS, known_model_types, read_hf_config, reader
 from planner.spec.hf.refused import REFUSED
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
@@ -413,6 +414,11 @@ class TestRefusals:
 
     def test_no_type_is_both_known_and_refused(self) -> None:
         assert not set(known_model_types()) & set(REFUSED)
+
+    def test_every_type_has_a_reader_of_its_own_arguments(self) -> None:
+        for places, arguments in ((READERS, 2), (MTP_READERS, 3)):
+            for place in places.values():
+                assert len(signature(reader(place)).parameters) == arguments, place
 
     def test_bidirectional_gemma_is_unsupported(self) -> None:
         with pytest.raises(UnsupportedError, match="bidirectional"):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.published_data import published
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnsupportedError
 from planner.spec.attention import AttentionKind
 from planner.spec.description import spec_from_description
 from planner.spec.load_model import load_model
 
-MODELS = Path(__file__).parents[3] / "shared" / "data" / "measured" / "models.json"
 BASE = {"layers": 4, "hidden": 64, "heads": 4, "vocab": 100, "ffn": 96}
 MOE = {"experts": 8, "top_k": 2, "expert_ffn": 32}
 MLA = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_nope": 16, "qk_rope": 8, "v": 16}
@@ -111,7 +110,6 @@ def stated_precision(total: float) -> float:
     return 0.5 * 10.0 ** -len(decimals)
 
 
-@pytest.mark.skipif(not MODELS.exists(), reason="the published runs are not at hand")
 def test_models_of_the_published_runs() -> None:
     """All load or are refused with a reason; totals agree within rounding and 0.6 %.
 
@@ -121,7 +119,7 @@ def test_models_of_the_published_runs() -> None:
     """
     outliers = {"gpt3_20b", "gpt3_5b", "nemotron3_22b", "mlm_gpt_a100_18b", "mlm_gpt_a100_1.7b"}
     refused, checked = [], 0
-    entries = json.loads(MODELS.read_text())
+    entries = json.loads(published("measured/models.json").read_text())
     for name, entry in entries.items():
         try:
             spec = spec_from_description(entry, name)

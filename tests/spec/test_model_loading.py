@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnknownNameError, UnsupportedError
-from planner.spec.load_model import catalog_index, catalog_models, load_model
+from planner.spec.load_model import catalog_index, catalog_models, load_model, resolve_catalog_name
 
 LLAMA = {
     "model_type": "llama",
@@ -35,6 +35,16 @@ def test_the_catalog_is_large_enough_and_every_entry_loads() -> None:
 def test_each_catalog_folder_has_an_index_entry() -> None:
     folder = Path(__file__).parents[2] / "planner" / "catalog" / "models"
     assert {path.parent.name for path in folder.glob("*/config.json")} == set(catalog_models())
+
+
+def test_a_name_as_the_catalog_writes_it_needs_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread() -> None:
+        raise AssertionError("the index was read")
+
+    monkeypatch.setattr("planner.spec.load_model._names", unread)
+    assert [resolve_catalog_name(name) for name in catalog_models()] == catalog_models()
+    with pytest.raises(AssertionError, match="index was read"):
+        resolve_catalog_name("index.yaml")
 
 
 def test_aliases_lead_to_their_model_whatever_the_case() -> None:

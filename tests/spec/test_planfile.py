@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_plan import load_plan, parse_plan, plan_json, save_plan
 from planner.spec.planfile import Plan, PlannedConfig, Run
 from planner.spec.precision import Precision
-from planner.spec.save import check_target
+from planner.spec.save import check_target, save_text
 from planner.spec.subject import JobFacts
 
 
@@ -171,6 +173,23 @@ def test_a_failed_write_leaves_the_old_file(
         save_plan(example_plan, path)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_what_a_killed_process_left_half_written_is_removed_later(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\nfrom planner.spec import save\n"
+        "save.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\nsave.save_text('half', sys.argv[1])"
+    )
+    target, other = tmp_path / "plan.json", tmp_path / ".planner-notes.part"
+    subprocess.run([sys.executable, "-c", program, str(target)], check=False, timeout=60)
+    (left,) = tmp_path.iterdir()
+    other.write_text("of somebody")
+    save_text("whole", target)
+    assert left.exists()  # as it is new, it could be another process's that writes now
+    for old in (left, other):
+        os.utime(old, (0, 0))
+    save_text("whole", target)
+    assert sorted(tmp_path.iterdir()) == [other, target]
 
 
 def test_writing_follows_a_link_and_keeps_the_mode(tmp_path: Path, example_plan: Plan) -> None:

@@ -16,7 +16,7 @@ from planner.cost.model import CostModel
 from planner.cost.table import CostTable
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
-from planner.spec.verdict import safe_limit
+from planner.spec.verdict import MemoryRoom
 
 if TYPE_CHECKING:
     from planner.calibrate.published.runs import Run
@@ -56,8 +56,8 @@ def _ranked(runs: Sequence[Run]) -> list[tuple[int, float]]:
         problem = runs[members[0]].problem
         as_is = _costs(problem, [runs[i].config for i in members])
         frugal = _costs(problem, [runs[i].fallback or runs[i].config for i in members])
-        capacity, error = problem.cluster.accelerator.memory, problem.stack.overhead.error
-        sure, most = safe_limit(capacity, capacity, error), capacity / (1 - error)
+        room = MemoryRoom.of(problem, headroom=0.0)
+        sure, most = room.sure, room.most
         for row, index in enumerate(members):
             sizes, seconds = (as_is.device_memory[row], frugal.device_memory[row]), as_is.step_time[row]
             if not np.isfinite([*sizes, seconds]).all():

@@ -56,6 +56,10 @@ class StageClasses:
     chunks: tuple[tuple[ChunkKinds, ...], ...] = ()
     again_of_chunk: tuple[tuple[IntArray, ...], ...] = ()
 
+    def without_ends(self) -> StageClasses:
+        """The same without embedding and head."""
+        return replace(self, first=0.0 * self.first, last=0.0 * self.last)
+
     def padded(self, kinds: int) -> StageClasses:
         """The same for so many kinds of layers, of which the last are prediction modules' alone, and on no stage."""
         more = kinds - self.layers.shape[-1]
@@ -66,6 +70,18 @@ class StageClasses:
             for each in (self.layers, self.leading)
         )
         return replace(self, layers=layers, leading=leading)
+
+
+def mean_classes(pp: IntColumn, layers: FloatArray) -> StageClasses:
+    """Of pipelines of so many ranks the mean stage of any split: of `layers` (K,) of each kind, of the embedding and of
+    the head a pp-th part each. Some stage of every split holds as much or more of whatever adds up over stages."""
+    first_rows, of_row = distinct(pp)
+    ranks = pp[first_rows].astype(float)[:, None]
+    one = np.ones_like(ranks)
+    return StageClasses(
+        of_row, ranks, ranks - 1.0, one / ranks, one / ranks, layers / ranks[:, :, None],
+        np.zeros((len(ranks), 1, 1, len(layers))), np.zeros((len(ranks), 1), dtype=np.intp), ranks, one[:, 0],
+    )  # fmt: skip
 
 
 def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> IntArray:

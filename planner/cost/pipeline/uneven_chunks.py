@@ -126,6 +126,32 @@ def _together(
     return Moments(of_first[inverse], *tables, at_peak, at_loss)
 
 
+def side_by_side(
+    shape: tuple[int, int, int], ranks: Sequence[tuple[int, ChunkKinds, int]], behind: tuple[int, ...]
+) -> UnevenChunks:
+    """The chunks of ranks that are no pipeline together, as classes of one: of each its number, the kinds of the layers
+    of its chunks, and how many of every chunk's layers, its first ones, are recomputed. `shape`: ranks, chunks of each
+    and micro-batches; `behind`: see `uneven_chunks`."""
+    p, v, m = shape
+    enough = m if m % p else min(m, SATURATED * p)
+    none, peaks, losses = (0,) * len(behind), [], []
+    for rank, chunks, first in ranks:
+        peak, loss = _of_class(p, v, enough, rank, chunks, behind if rank == p - 1 else none)
+        peaks.append(peak[[min(first, len(peak) - 1)]])
+        if rank == p - 1:
+            losses.append(loss[[min(first, len(loss) - 1)]])
+    return as_one_pipeline(peaks, losses)
+
+
+def as_one_pipeline(peaks: Sequence[Array], losses: Sequence[Array]) -> UnevenChunks:
+    """Layers in flight, (1, J, 2 K) of every class, and of those that hold the head while their last chunk runs
+    backward, as one pipeline that recomputes some number of layers."""
+    peak = padded(peaks).swapaxes(0, 1)[None]
+    loss = padded(losses).swapaxes(0, 1)[None] if losses else peak[:, :, :0]
+    at = np.zeros((1, 1, len(peaks)), dtype=np.intp)
+    return UnevenChunks((Moments(np.zeros(1, dtype=np.intp), peak, loss, at, at[:, :, 0]),))
+
+
 @lru_cache(maxsize=8192)
 def _of_class(
     p: int, v: int, m: int, rank: int, chunks: ChunkKinds, behind: tuple[int, ...]

@@ -277,5 +277,4 @@ ACCELERATE: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     same_words=is_fsdp_2,
-    stacks=("fsdp",),
 )

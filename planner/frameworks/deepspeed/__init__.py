@@ -107,5 +107,4 @@ DEEPSPEED: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
-    stacks=("deepspeed",),
 )

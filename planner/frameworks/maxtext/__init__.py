@@ -8,6 +8,7 @@ checkpoints, and post-training.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from planner.frameworks.details import left_out
@@ -15,7 +16,6 @@ from planner.frameworks.fields import dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.maxtext.model import unwritten
 from planner.frameworks.maxtext.names import CONFIG, SLICES, TITLE, VERSION, Hardware
-from planner.frameworks.maxtext.parse import parse
 from planner.frameworks.maxtext.rules import RULES
 from planner.frameworks.maxtext.script import IMAGE, how_to_run, launch_script
 from planner.frameworks.maxtext.settings import hardware_of, settings_of
@@ -77,6 +77,12 @@ def _missing(launch: Launch, name: str) -> list[str]:
     return [*said, *left_out(launch.model), *unwritten(launch, name), *uncaptured(launch, TITLE)]
 
 
+def _parse(files: Mapping[str, str]) -> ParsedConfig:
+    from planner.frameworks.maxtext.parse import parse  # plans read no files
+
+    return parse(files)
+
+
 def recognizes(name: str, text: str) -> bool:
     """A YAML file with axes of its mesh, or that starts from another; a script that runs it or sets such axes."""
     if name.endswith((".yml", ".yaml")):
@@ -102,9 +108,8 @@ MAXTEXT: Final = Framework(
     dense_order=("tp", "cp", "dp", "pp"),
     expert_order=("etp", "ep", "edp", "pp"),
     render=render,
-    parse=parse,
+    parse=_parse,
     recognizes=recognizes,
-    stacks=("maxtext",),
     usual_zero=3,  # ici_fsdp_parallelism is -1 in configs/base.yml
     starts_on=_starts_on,
 )

@@ -6,10 +6,11 @@ distributed optimizer, 2 and 3 are Megatron-FSDP. Left out: encoders and other p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from planner.frameworks.details import left_out, unwritten_rotation
-from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.megatron import delta, heterogeneous, sparse
 from planner.frameworks.megatron.architecture import states_yarn, written_rotations
 from planner.frameworks.megatron.arguments import (
@@ -22,9 +23,6 @@ from planner.frameworks.megatron.arguments import (
 )
 from planner.frameworks.megatron.connections import asserted
 from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
-from planner.frameworks.megatron.model_args import is_model_args
-from planner.frameworks.megatron.parse import parse
-from planner.frameworks.megatron.primus import is_primus
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require_masters
@@ -88,8 +86,17 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
     return said
 
 
+def _parse(files: Mapping[str, str]) -> ParsedConfig:
+    from planner.frameworks.megatron.parse import parse  # plans read no files
+
+    return parse(files)
+
+
 def recognizes(name: str, text: str) -> bool:
     """A script or list of arguments of pretrain_gpt.py or pretrain_hybrid.py, or a YAML of them, Primus's too."""
+    from planner.frameworks.megatron.model_args import is_model_args
+    from planner.frameworks.megatron.primus import is_primus
+
     if is_model_args(name, text) or is_primus(name, text):
         return True
     telling = ("--tensor-model-parallel-size", "pretrain_gpt.py", "--num-layers", PATTERNS[0])
@@ -108,9 +115,8 @@ MEGATRON: Final = Framework(
     dense_order=DENSE_ORDER,
     expert_order=EXPERT_ORDER,
     render=render,
-    parse=parse,
+    parse=_parse,
     recognizes=recognizes,
-    stacks=("megatron",),
     shards_all_by=StateEngine.MEGATRON_FSDP,
     starts_on=asserted,
     split_options=(

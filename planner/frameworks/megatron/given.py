@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from planner.errors import InputError
-from planner.frameworks.shell.script import how_to_set
+from planner.frameworks.shell.unset import how_to_set
 from planner.spec.planfile import MOST
 
 

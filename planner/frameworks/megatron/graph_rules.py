@@ -109,7 +109,7 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
         "cuda_graph_modules={cuda_graph_modules}", "name other modules", _T,
     ),
     Rule(
-        "cuda-graph-dropless", ("cuda_graph_impl", "cuda_graph_modules"), _dropless,
+        "cuda-graph-dropless", ("ep", "etp", "cuda_graph_impl", "cuda_graph_modules"), _dropless,
         "experts that drop no tokens have other shapes in every step and cannot be captured, and moe holds moe_router; "
         + _GRAPHS,
         "set cuda_graph_modules=attn+moe_router+moe_preprocess; the full iteration needs HybridEP with "

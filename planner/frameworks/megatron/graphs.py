@@ -17,6 +17,7 @@ from planner.frameworks.megatron.architecture import Option
 from planner.frameworks.megatron.given import Arguments
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
+    OFFLOAD_OPTIMIZER,
     WHOLE_LAYER,
     CudaGraphs,
     captured_modules,
@@ -29,9 +30,9 @@ _INFERENCE: Final = "full_iteration_inference"
 
 
 def captures_update(launch: Launch) -> bool:
-    """Does the prediction count on a graph of the optimizer's step?"""
+    """Does the prediction count on a graph of the optimizer's step? An update by the host has none."""
     stack = launch.stack_of("megatron")
-    return stack is not None and stack.host.update_captured
+    return stack is not None and stack.host.update_captured and not launch.config.offload & OFFLOAD_OPTIMIZER
 
 
 def update_options(launch: Launch, version: str) -> list[Option]:

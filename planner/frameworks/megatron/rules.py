@@ -31,7 +31,7 @@ from planner.spec.config import (
 )
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import PackedContext, StateEngine
+from planner.spec.stack.kinds import Dispatcher, PackedContext, StateEngine
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
@@ -168,6 +168,16 @@ def _experts_beside(columns: Columns, problem: Problem) -> Mask:
     return (columns["ep"] == 1) | possible | (not beside)
 
 
+def _exchanges_beside(columns: Columns, problem: Problem) -> Mask:
+    """What runs beside another micro-batch's layers is an all-to-all, NCCL's or a fused one, of 16-bit tokens."""
+    beside, dispatcher = (
+        problem.stack.communication.ep_overlap > 0,
+        problem.stack.communication.dispatcher,
+    )
+    possible = dispatcher is not Dispatcher.ALL_GATHER and problem.job.precision is not Precision.FP32
+    return (columns["ep"] == 1) | (possible or not beside)
+
+
 def _mtp_window(columns: Columns, problem: Problem) -> Mask:
     learned = bool(problem.model.mtp_layers and problem.model.position_rows)
     return _all(columns["tp"]) if not learned else ~_all(columns["tp"])
@@ -222,6 +232,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "recompute_modules={recompute_modules}",
         "set ep=1 or meet these, or leave +" + EXPERTS_OVERLAPPED + " out",
         "Megatron-LM core/transformer/transformer_config.py __post_init__ (overlap_moe_expert_parallel_comm)",
+    ),
+    Rule(
+        "ep-overlap-exchange", ("ep",), _exchanges_beside,
+        "expert exchanges under another micro-batch are all-to-alls of bf16 or fp16 models; the dispatcher is "
+        "{dispatcher}, the precision {precision}",
+        "set ep=1, or leave +" + EXPERTS_OVERLAPPED + " or the dispatcher out",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__ (overlap_moe_expert_parallel_comm)",
+        lambda p: {"dispatcher": p.stack.communication.dispatcher, "precision": p.job.precision},
     ),
     Rule(
         "qkv-tp", ("tp",), _qkv,

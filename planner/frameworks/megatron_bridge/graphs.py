@@ -54,14 +54,14 @@ def graphs_said(s: Settings) -> dict[str, int]:
         impl, names = CudaGraphs.FULL_ITERATION.label, []
     if impl.upper() not in CudaGraphs.__members__:
         must = "must be one of " + ", ".join(graphs.label for graphs in CudaGraphs)
-        raise FileInputError(s.file, must, impl[:80], field="model.cuda_graph_impl")
+        raise FileInputError(s.file, must, impl[:80], field=s.name("model.cuda_graph_impl"))
     if impl == CudaGraphs.NONE.label:
         return {}
     if impl == CudaGraphs.LOCAL.label:  # utils/cuda_graph.py validate_cuda_graph_configuration
         must = "must be transformer_engine for graphs of layers, or of the full_iteration"
-        raise FileInputError(s.file, must, impl, field="model.cuda_graph_impl")
+        raise FileInputError(s.file, must, impl, field=s.name("model.cuda_graph_impl"))
     named = [name for name in names if name != WHOLE_LAYER]
     if unknown := [name for name in named if name not in CUDA_GRAPH_MODULES]:
         must = "must be among " + ", ".join(CUDA_GRAPH_MODULES)
-        raise FileInputError(s.file, must, ", ".join(unknown)[:80], field="model.cuda_graph_modules")
+        raise FileInputError(s.file, must, ", ".join(unknown)[:80], field=s.name("model.cuda_graph_modules"))
     return {"cuda_graph_impl": int(CudaGraphs[impl.upper()]), "cuda_graph_modules": module_mask(named)}

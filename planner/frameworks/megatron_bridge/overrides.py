@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.frameworks.fused_experts import INTERLEAVE, capacity_fields, fuses_experts, padding_fields
+from planner.frameworks.fused_experts import (
+    INTERLEAVE,
+    capacity_fields,
+    fuses_experts,
+    padding_fields,
+    require_fuser,
+)
 from planner.frameworks.layout import is_even, write_layout
 from planner.frameworks.megatron.arguments import (
     ATTENTION,
@@ -63,6 +69,7 @@ def overrides_of(launch: Launch, recipe: Recipe) -> dict[str, Any]:
     require(
         wide or config.zero >= 1, TITLE, "narrow moments without the distributed optimizer", job.optimizer
     )
+    require_fuser(launch, TITLE, "export --to megatron")
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     fields: dict[str, Any] = {
         "model.tensor_model_parallel_size": config.tp,

@@ -5,6 +5,7 @@ Source: see `planner.frameworks.megatron_bridge`. Left out: what recipes compute
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -43,12 +44,12 @@ from planner.frameworks.megatron.connections import CONNECTIONS, require_several
 from planner.frameworks.megatron_bridge import precision, sharding
 from planner.frameworks.megatron_bridge.graphs import OPTIMIZER_GRAPH, graphs_said
 from planner.frameworks.megatron_bridge.model import PATTERN, chunks_of, model_of
+from planner.frameworks.megatron_bridge.names import newest_refuses, read_as, releases_of, unknown_names
 from planner.frameworks.megatron_bridge.notes import muon_notes, recipe_notes, shared_experts
 from planner.frameworks.megatron_bridge.precision import Mixed
-from planner.frameworks.megatron_bridge.recipes import LAYOUTS_COMPUTED, Recipe, recipe_of
+from planner.frameworks.megatron_bridge.recipes import LAYOUTS_COMPUTED, RELEASES, Recipe, recipe_of
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.megatron_bridge.unread import not_read, remade
-from planner.frameworks.options import unknown_options
 from planner.frameworks.shell.environment import value_of
 from planner.spec.config import (
     MEGATRON_MODULES,
@@ -62,9 +63,9 @@ from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
-VERSION: Final = "0.7.0"
 # what --no-bias-swiglu-fusion switches off (megatron/training/argument_utils.py:317, main d98e8a64)
 FUSED_ACTIVATION: Final = "model.bias_activation_fusion"
+_DIVIDED: Final = re.compile(r"\bmodel\.(?:transformer\.)?tensor_model_parallel_size")
 FUSIONS: Final = (
     "native",
     "te",
@@ -73,24 +74,32 @@ FUSIONS: Final = (
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What a script with a recipe and overrides says. Raises `InputError`."""
-    overrides, called, notes = overrides_in(files)
+    given, called, notes = overrides_in(files)
+    overrides = {read_as(name): value for name, value in given.items()}
     file, devices = next(iter(files)), devices_of(files)
     if not called and not any(name.startswith("model.") for name in overrides):
         must = "a Megatron-Bridge script must name a recipe or override fields, model.tensor_model_parallel_size=8"
         raise InputError(must, ", ".join(files))
     recipe = recipe_of(called)
+    # datasets of recipes for fine-tuning have settings of their own, which cost no step anything
+    stated = [name for name in given if recipe.known or not name.startswith("dataset.")]
+    releases = releases_of(stated, called)
+    version = releases[-1] if releases else RELEASES[-1]
+    newest = newest_refuses(stated, called) if releases else []
+    recipe = recipe_of(called, version)
     fields = {**recipe.settings, **overrides}
     notes += recipe_notes(recipe, called, overrides, fields)
     # the precision is read apart: `precision.py`
     known = {field: value for field, value in fields.items() if value not in (None, "null", "computed")}
-    s = Settings({field: value for field, value in known.items() if field != precision.SECTION}, file)
+    named = {read_as(name): name for name in given}
+    s = Settings({field: value for field, value in known.items() if field != precision.SECTION}, file, named)
     section = _has_section(recipe, overrides, file)
     mixed, formats, spelled = _mixed(overrides, recipe, called, s)
     tp, pp, vpp = (
         s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
     )
     model, of_model = model_of(s, recipe.model, tp)
-    missing = remade(overrides, model) if model else ""
+    missing = remade(s, overrides, model) if model else ""
     layers = model.num_layers if model else 0
     (chunks, violations), dealt = _chunks(s, fields, recipe.model, layers, (pp, vpp), LAYOUT in overrides)
     fsdp, connections = sharding.uses_fsdp(s), value_of(CONNECTIONS, "\n".join(files.values()))
@@ -101,7 +110,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes += [
         *of_model, *dealt, *of_blocks, *shared_experts(s, model, section), *muon_notes(s, recipe.model),
         *sharding.notes(s, layers), *sharding.overruled(s, overrides, formats, section),
-        *not_read(overrides),
+        *not_read(s, overrides), *newest,
     ]  # fmt: skip
     zero = sharding.zero_stage(s)
     axes = {
@@ -117,7 +126,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     }  # fmt: skip
     return ParsedConfig(
         framework="megatron-bridge",
-        version=VERSION,
+        version=version,
+        releases=releases,
         axes=axes,
         devices=devices,
         seq_len=_length(s),
@@ -128,10 +138,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         missing=missing,
         layers=chunks,
         violations=violations,
-        # datasets of recipes for fine-tuning have settings of their own, which cost no step anything
-        unknown=unknown_options(
-            "megatron-bridge", VERSION, [f for f in overrides if recipe.known or not f.startswith("dataset.")]
-        ),
+        unknown=unknown_names(stated, called, version),
         notes=tuple(notes),
         cross_entropy=_cross_entropy(s, recipe),
         dispatcher=_dispatcher(s),
@@ -226,13 +233,15 @@ def _recomputation(
         block = s.text("model.recompute_method", "uniform") == "block"
         each = s.count("model.recompute_num_layers", 1)
         count = min(each * vpp, most) if block else most
-        notes = recomputed_note("model.recompute_num_layers", each, chunks, pp) if block else ()
+        notes = recomputed_note(s.name("model.recompute_num_layers"), each, chunks, pp) if block else ()
     if kind == "selective":
         words = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
         names = {word.strip(" '\"") for word in words} - {""}
         if unknown := sorted(names - set(MEGATRON_MODULES)):
             must = "must be modules that planner models: " + ", ".join(MEGATRON_MODULES)
-            raise FileInputError(s.file, must, ", ".join(unknown)[:80], field="model.recompute_modules")
+            raise FileInputError(
+                s.file, must, ", ".join(unknown)[:80], field=s.name("model.recompute_modules")
+            )
         modules = sum(1 << MEGATRON_MODULES.index(name) for name in names)
     level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
@@ -284,7 +293,7 @@ def _cross_entropy(s: Settings, recipe: Recipe) -> CrossEntropy | None:
     kind = s.text("model.cross_entropy_fusion_impl", "native" if recipe.known else "te")
     if kind not in FUSIONS:
         must = "must be one of " + ", ".join(FUSIONS)
-        raise FileInputError(s.file, must, kind[:40], field="model.cross_entropy_fusion_impl")
+        raise FileInputError(s.file, must, kind[:40], field=s.name("model.cross_entropy_fusion_impl"))
     return CrossEntropy.FUSED if kind == "te" else CrossEntropy.COMPILED
 
 
@@ -307,7 +316,7 @@ def _context_kind(s: Settings) -> dict[str, int]:
         if text == name:
             return {"cp_kind": int(kind)}
     must = "must be one that planner models: " + ", ".join(CONTEXT_KINDS.values())
-    raise FileInputError(s.file, must, name[:40], field="model.cp_comm_type")
+    raise FileInputError(s.file, must, name[:40], field=s.name("model.cp_comm_type"))
 
 
 def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> Dealt:
@@ -320,4 +329,4 @@ def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> Dealt:
 
 def recognizes(name: str, text: str) -> bool:
     """A script that runs a recipe or overrides its fields."""
-    return "run_recipe.py" in text or "model.tensor_model_parallel_size" in text
+    return "run_recipe.py" in text or _DIVIDED.search(text) is not None

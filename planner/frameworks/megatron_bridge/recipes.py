@@ -1,7 +1,7 @@
 """Which pre-training recipes has Megatron-Bridge, and what do they set before a script overrides it?
 
-Settings are transcribed by `benchmarks/bridge_recipes.py` from the recipes' source. Left out: recipes of models that
-planner does not ship, fine-tuning, and fields that decide neither time nor memory.
+Settings are transcribed by `benchmarks/bridge_recipes.py` from the recipes' source, of every release. Left out: recipes
+of models that planner does not ship, fine-tuning, and fields that decide neither time nor memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any, Final
 import yaml
 
 RECIPE_FILE: Final = Path(__file__).with_suffix(".yaml")
+RELEASES: Final = ("0.6.0", "0.7.0")
+# the class of a recipe's model that is no provider: it holds TransformerConfig's fields in one of its own
+BUILT: Final = "BridgeGPTModelConfig"
 # fields of a ConfigContainer that are read, of a recipe and of what overrides it
 READ: Final = frozenset(
     (
@@ -121,13 +124,15 @@ def _document() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is known of a recipe that a script runs. `model`: of the catalog, "" for none; `settings`: dotted field ->
-    value that it sets, "computed" where its source does not say; `known`: are they its own, or what all have in common
-    of sharding?"""
+    """What is known of a recipe that a script runs, in a release. `model`: of the catalog, "" for none; `settings`:
+    dotted field of a provider -> value that it sets, "computed" where its source does not say; `known`: are they its
+    own, or what all have in common of sharding? `kind`: the class of its model, "" for a provider, None where no recipe
+    is named."""
 
     model: str
     settings: Mapping[str, Any]
     known: bool = True
+    kind: str | None = ""
 
     @property
     def overlaps(self) -> bool:
@@ -140,17 +145,22 @@ class Recipe:
         return any(field.startswith("mixed_precision.") for field in self.settings)
 
 
-def recipe_of(name: str) -> Recipe:
-    """The recipe of this name, by any of its names."""
+def recipe_of(name: str, version: str = RELEASES[-1]) -> Recipe:
+    """The recipe of this name, by any of its names, in a release."""
     document = _document()
-    common: dict[str, Any] = dict(document["common"])
+    common, release = dict(document["common"]), document["releases"][version]
+    kind = BUILT if name.startswith(tuple(release["built"])) else "" if name else None
     if name in BENCHMARKS:
-        return Recipe(BENCHMARKS[name], _sharding_of(common), known=False)
+        return Recipe(BENCHMARKS[name], _sharding_of(common), known=False, kind=kind)
     for model, recipe in (*RECIPES.items(), *((model, more) for more, model in MORE_RECIPES.items())):
-        found = document["recipes"][recipe]
+        found, changed = document["recipes"][recipe], release["changes"].get(recipe)
         if name and name in (recipe, *found["names"]):
-            return Recipe(model, common | dict(found["settings"]))
-    return Recipe("", _sharding_of(common), known=False)
+            settings = common | found["settings"]
+            if changed:
+                kept = {field: value for field, value in settings.items() if field not in changed["absent"]}
+                settings = kept | changed["own"]
+            return Recipe(model, settings, kind=kind)
+    return Recipe("", _sharding_of(common), known=False, kind=kind)
 
 
 def _sharding_of(common: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def notes(s: Settings, layers: int) -> list[str]:
     count = s.count("model.cpu_offloading_num_layers", 0, least=0)
     if offloaded(s) & OFFLOAD_ACTIVATIONS and count < layers - 2:
         said.append(
-            f"model.cpu_offloading_num_layers {count}: activations of all layers are counted in CPU memory"
+            f"{s.name('model.cpu_offloading_num_layers')} {count}: activations of all layers are counted in CPU memory"
         )
     return said
 
@@ -153,7 +153,9 @@ def overruled(
         given, taken = (_word(one) for one in (overrides.get(field), value))
         if field in overrides and given != taken:
             name = field.partition(".")[2]
-            said.append(f"{field}={given} has no effect: {by} overwrites it, with {by}.{name} {taken}")
+            said.append(
+                f"{s.name(field)}={given} has no effect: {by} overwrites it, with {by}.{name} {taken}"
+            )
     return said
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from planner.frameworks.fields import Settings
 from planner.frameworks.megatron_bridge.precision import DEFAULTS
 from planner.frameworks.megatron_bridge.recipes import READ
 from planner.spec.model import ModelSpec
@@ -73,11 +74,11 @@ _ARCHITECTURE: Final = re.compile(
 )
 
 
-def not_read(overrides: Mapping[str, Any]) -> list[str]:
-    """A note on the overrides that are not read."""
+def not_read(s: Settings, overrides: Mapping[str, Any]) -> list[str]:
+    """A note on the overrides of `s` that are not read."""
     whole = [name for name, value in overrides.items() if name == "comm_overlap" and value != "null"]
     known = READ - set(whole)
-    found = [name for name, value in overrides.items() if not (name in known or _costs_nothing(name, value))]
+    found = [s.name(n) for n, value in overrides.items() if not (n in known or _costs_nothing(n, value))]
     return [f"not read, though time or memory may depend on it: {', '.join(found)}"] if found else []
 
 
@@ -92,8 +93,8 @@ def _costs_nothing(name: str, value: Any) -> bool:
     return word in ("true", "false", "null", "none") and (name in _ON) == (word == "true")
 
 
-def remade(overrides: Mapping[str, Any], model: ModelSpec) -> str:
-    """What overrides leave unknown of a recipe's model; empty where they repeat what it has anyway."""
+def remade(s: Settings, overrides: Mapping[str, Any], model: ModelSpec) -> str:
+    """What overrides of `s` leave unknown of a recipe's model; empty where they repeat what it has anyway."""
     own = {"model.num_layers": model.num_layers, "model.hidden_size": model.hidden}
     changed = [n for n in overrides if _ARCHITECTURE.match(n) and str(overrides[n]) != str(own.get(n, ""))]
-    return f"what {', '.join(changed)} makes of {model.name}" if changed else ""
+    return f"what {', '.join(map(s.name, changed))} makes of {model.name}" if changed else ""

@@ -288,15 +288,6 @@ def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
     return options, variables
 
 
-def how_to_set(text: str) -> str:
-    """What to do about a value that no file given sets."""
-    if re.search(r"\$\((?!\()|`", text):
-        return "what a command prints is not known, since none is run: write the value itself"
-    if re.search(r"\$\{?[0-9@*]", text):
-        return "it is an argument of the script: give a file too that calls the script with its arguments"
-    return "no file given sets it: name the file that does before this one, or write the value itself"
-
-
 def program_options(text: str, known: Collection[str]) -> list[tuple[str, ...]]:
     """Options of the training program alone: those behind its name in the command that has any of `known`.
 

@@ -6,10 +6,11 @@ Models are those torchtitan ships. Left out: main after 0.3.0, which renamed the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from planner.frameworks.fields import option_words
-from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.scripts import README, launch_files, readme
@@ -27,7 +28,6 @@ from planner.frameworks.torchtitan.names import (
     scales_rows,
 )
 from planner.frameworks.torchtitan.options import cli_options, dump_toml, toml_sections
-from planner.frameworks.torchtitan.parse import parse
 from planner.frameworks.torchtitan.planned import PLANNED, needs_planned, write_planned
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import settings_of
@@ -113,6 +113,12 @@ def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
     return said
 
 
+def _parse(files: Mapping[str, str]) -> ParsedConfig:
+    from planner.frameworks.torchtitan.parse import parse  # plans read no files
+
+    return parse(files)
+
+
 def recognizes(name: str, text: str) -> bool:
     """A torchtitan TOML file, or a script with its options."""
     if name.endswith(".toml"):  # not a Python project's
@@ -134,8 +140,7 @@ TORCHTITAN: Final = Framework(
     dense_order=("tp", "cp", "dp", "pp"),
     expert_order=("ep", "edp", "pp"),
     render=render,
-    parse=parse,
+    parse=_parse,
     recognizes=recognizes,
-    stacks=("torchtitan",),
     require_recipe=require_recipe,
 )

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.frameworks.rulebook import no_scans, whole_kv_heads
+from planner.frameworks.rulebook import FILLED_CHUNKS, no_scans, whole_kv_heads
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
 from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
@@ -56,6 +56,12 @@ def _flex_blocks(columns: Columns, problem: Problem) -> Mask:
     cp = columns["cp"].astype(np.int64)
     whole = problem.job.seq_len % (cp * FLEX_BLOCK) == 0
     return (cp == 1) | whole | (problem.stack.kernels.attention is not AttentionKernel.FLASH)
+
+
+def _filled(columns: Columns, problem: Problem) -> Mask:
+    """The first and the last stage hold the embedding and the head."""
+    split = problem.stack.split
+    return np.full(len(columns["pp"]), not isinstance(split, tuple) or 0 not in split[1:-1])
 
 
 def _graphs(columns: Columns, problem: Problem) -> Mask:
@@ -137,6 +143,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "replicated-alone", ("tp", "cp", "pp", "dp", "zero"), _replicated,
         "replicated data parallelism (zero=0) must be the only kind; tp={tp} cp={cp} pp={pp} dp={dp}",
         "choose zero=2 or 3", "torchtitan 0.2.2 models/llama3/infra/parallelize.py apply_ddp",
+    ),
+    Rule(
+        FILLED_CHUNKS, ("pp", "vpp"), _filled,
+        "every stage but the first and the last must hold a layer; given stages of {split} layers",
+        "give every stage a layer",
+        "torchtitan 0.2.2 components/optimizer.py OptimizersContainer: an optimizer for each "
+        "part of a model, which torch makes of no empty list",
+        lambda p: {"split": ", ".join(map(str, p.stack.split)) if isinstance(p.stack.split, tuple) else ""},
     ),
     Rule(
         "no-zero-1", ("zero",), lambda c, p: c["zero"] != 1,

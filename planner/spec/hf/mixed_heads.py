@@ -17,8 +17,6 @@ from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
-# families whose layers `per_layer_config` of transformers 5 may set apart
-READS_PER_LAYER = ("dots3_note_text", "gemma4_text", "gemma4_unified_text", "step3p5")
 
 
 def typed_layers(f: ConfigFields, default: list[str], *extra: str) -> list[str]:

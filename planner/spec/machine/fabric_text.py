@@ -15,12 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from planner.errors import InputError
 from planner.spec.machine.accelerator import TypicalNode
 from planner.spec.machine.cluster import Accelerator, LinkKind
-from planner.spec.machine.ports_text import FASTEST_PORT, Ports, stated_ports
+
+if TYPE_CHECKING:
+    from planner.spec.machine.ports_text import Ports
 
 GRAMMAR: Final = (
     "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
@@ -112,6 +114,8 @@ def parse_fabric(
     Reads "RoCE 8x200G", "EFA", "dual-rail EDR", "800 Gbps per node", "50 GB/s per GPU", "4 HDR NICs per node".
     What `text` does not say is that of the accelerator's typical node.
     """
+    from planner.spec.machine.ports_text import stated_ports  # of no cluster that is described
+
     node = accelerator.typical_node
     if node is None:
         raise InputError(f"{accelerator.name} must have a typical node to complete a fabric", repr(text))
@@ -142,6 +146,8 @@ def _injection(
     """Bytes/s of a node that a text states, None if it states none, and which count of NICs was assumed."""
     if ports is None:
         return None, ""
+    from planner.spec.machine.ports_text import FASTEST_PORT
+
     total = ports.per_node(devices_per_node)
     if total is not None:
         return total, ""

@@ -84,6 +84,11 @@ class Limits(Section):
         128, ge=0, description="vocabulary is padded to a multiple of this x tp; 0: not padded"
     )
 
+    @property
+    def own_graphs(self) -> CudaGraphs:
+        """What the framework captures by itself."""
+        return CudaGraphs[self.cuda_graphs_tried[-1].upper()]
+
     @field_validator("cuda_graphs", "cuda_graphs_tried")
     @classmethod
     def _captures(cls, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 from benchmarks.kernel_checks import compare_gemms
+from benchmarks.published_data import published
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.published.machines import timed_products
 from planner.calibrate.published.runs import RunReader
@@ -17,7 +17,6 @@ from tests.calibrate.rows import MODELS, ROW
 
 OWN = {**ROW, "source": "simumax_b200", "gpu": "b200", "gpus": "8", "tp": "1", "pp": "1", "dp": "8"}
 OTHERS = {**OWN, "source": "bench_26.04"}
-TIMINGS = Path(__file__).parents[4] / "shared" / "data" / "hardware" / "matmul_efficiency.csv.gz"
 
 
 @pytest.mark.parametrize(
@@ -45,8 +44,7 @@ def test_its_products_run_slower_and_its_attention_does_not() -> None:
     assert 1.05 < first.step_time / second.step_time < 1 / 0.835
 
 
-@pytest.mark.skipif(not TIMINGS.is_file(), reason="timings of products are not here")
 def test_its_rate_is_the_median_of_what_it_timed() -> None:
-    timed = compare_gemms(TIMINGS)["b200", "SimuMax fwd"]
+    timed = compare_gemms(published("hardware/matmul_efficiency.csv.gz"))["b200", "SimuMax fwd"]
     assert len(timed) == 136
     assert timed_products("simumax_b200", "b200") == pytest.approx(median(timed), abs=0.001)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.published_data import published
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.published.runs import INPUT_COLUMNS, Run, RunReader, read_models, read_rows
 from planner.errors import FileInputError, PlannerError, UnsupportedError
@@ -15,8 +16,6 @@ from planner.spec.job import AdapterTargets, Optimizer
 from planner.spec.precision import Dtype, Precision
 from planner.spec.stack.kinds import AttentionKernel, Dispatcher, PipelineSplit
 from tests.calibrate.rows import MODELS, ROW
-
-MEASURED = Path(__file__).resolve().parents[4] / "shared" / "data" / "measured"
 
 
 def read(**changed: str) -> Run:
@@ -215,10 +214,9 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         read_models(file)
 
 
-@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
 def test_most_published_rows_are_understood() -> None:
-    rows = read_rows(MEASURED / "runs.csv")
-    reader = RunReader(read_models(MEASURED / "models.json"))
+    rows = read_rows(published("measured/runs.csv"))
+    reader = RunReader(read_models(published("measured/models.json")))
     refused = 0
     for row in rows:
         try:

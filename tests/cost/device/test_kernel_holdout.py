@@ -1,7 +1,5 @@
 """Are rows really left out when the error of predicting them is measured?"""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -25,10 +23,8 @@ from benchmarks.kernel_measurements import (
     read_gemm,
     tile_efficiency,
 )
+from benchmarks.published_data import published
 from benchmarks.stack_parameters import STARTS
-
-DATA = Path(__file__).parents[4] / "shared/data/hardware"
-published = pytest.mark.skipif(not DATA.is_dir(), reason="the published timings are not here")
 
 EXTENTS = (1024, 2048, 4096, 8192)
 
@@ -67,11 +63,10 @@ def test_errors_are_those_of_what_is_left_out() -> None:
     assert rough > 0.08
 
 
-@published
 def test_gemms_left_out_are_met_within_5_percent() -> None:
     found = {
         (gpu, key): float(np.median(gemm_errors(grid, weight_shapes(grid))[0]))
-        for gpu, grids in read_gemm(DATA).items()
+        for gpu, grids in read_gemm(published("hardware")).items()
         for key, grid in grids.items()
         if key == "bf16"
     }
@@ -79,23 +74,24 @@ def test_gemms_left_out_are_met_within_5_percent() -> None:
     assert all(error < 0.035 for error in found.values()), found
 
 
-@published
 def test_median_repeats_are_what_devices_sustain() -> None:
     """Why bf16 of a device without a published sustained rate holds them; the best repeats are not."""
-    medians, best = read_gemm(DATA, median_repeats), read_gemm(DATA, best_repeats)
+    medians, best = (
+        read_gemm(published("hardware"), median_repeats),
+        read_gemm(published("hardware"), best_repeats),
+    )
     for gpu, sustained in MAMF_BEST.items():
         assert sustained / medians[gpu]["bf16"].values.max() == pytest.approx(1.0, abs=0.06), gpu
         assert sustained / best[gpu]["bf16"].values.max() < 0.92, gpu
-    shipped = read_gemm(DATA)
+    shipped = read_gemm(published("hardware"))
     for gpu, grids in shipped.items():
         for key, grid in grids.items():
             source = medians if gpu in ("l40s", "rtx_pro_6000_server") and key == "bf16" else best
             assert np.array_equal(grid.values, source[gpu][key].values), (gpu, key)
 
 
-@published
 def test_attention_left_out_is_met_within_8_percent() -> None:
-    for gpu, cells in read_attention(DATA).items():
+    for gpu, cells in read_attention(published("hardware")).items():
         for what, errors in attention_errors(gpu, cells).items():
             assert np.median(errors) < 0.08, (gpu, what)
 
@@ -114,18 +110,16 @@ def test_quantising_is_found_in_times_that_hold_it() -> None:
     assert quantising_bytes("h100_sxm_80g", GemmGrid(shapes, 2e15), wide) == pytest.approx(4.0)
 
 
-@published
 def test_the_shipped_tables_are_those_derived() -> None:
-    built = build_all(DATA)
+    built = build_all(published("hardware"))
     assert differing(built) == []
     built["h100-sxm-80g"][0]["gemm_fp8"][3, 4, 5] *= 1.01
     built["l40s"][1]["compute_units"] = 1
     assert differing(built) == ["h100-sxm-80g.npz", "l40s.json"]
 
 
-@published
 def test_starts_of_8_bit_products_are_those_derived() -> None:
-    hopper, blackwell = narrow_over_wide(DATA)
+    hopper, blackwell = narrow_over_wide()
     for stack, ratio in (
         ("megatron-2024", hopper),
         ("megatron-2025", np.sqrt(hopper * blackwell)),

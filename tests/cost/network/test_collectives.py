@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,7 +132,6 @@ def test_dispatch_sends_each_token_once_per_node() -> None:
         assert time == pytest.approx(measured, rel=band)
 
 
-@pytest.mark.skipif(not link_tables.TABLE.exists(), reason="the published tables lie outside the repository")
 def test_deepep_s_own_figures_follow_on_one_to_eight_nodes() -> None:
     ratios = fit_links.deepep_ratios()
     assert sorted(ratios) == [(nodes, what) for nodes in (1, 2, 4, 8) for what in ("combine", "dispatch")]
@@ -366,10 +362,6 @@ def test_a_switch_bounds_the_latency_of_large_domains() -> None:
     assert collectives.all_reduce_time(8.0, group(72, 72, 900e9), unbounded) > 100e-6
 
 
-TABLE = Path(__file__).parents[4] / "shared/data/hardware/collectives.csv.gz"
-
-
-@pytest.mark.skipif(not TABLE.exists(), reason="the published tables lie outside the repository")
 @pytest.mark.parametrize(
     ("gpu", "name", "architecture", "nominal"),
     [
@@ -380,10 +372,11 @@ TABLE = Path(__file__).parents[4] / "shared/data/hardware/collectives.csv.gz"
 )
 def test_shipped_rates_reproduce_the_tables(gpu: str, name: str, architecture: str, nominal: float) -> None:
     rates = load_link_rates(name, architecture, "nvlink", "efa")
-    with gzip.open(TABLE, "rt", encoding="utf-8") as file:
-        rows = [
-            row for row in csv.DictReader(file) if row["gpu"] == gpu and "aiconfigurator" in row["source"]
-        ]
+    rows = [
+        row
+        for row in link_tables.read_table("collectives")
+        if row["gpu"] == gpu and "aiconfigurator" in row["source"]
+    ]
     assert len(rows) > 200
     errors = []
     for row in rows:

@@ -81,7 +81,6 @@ def test_low_latency_protocols_need_ordered_bytes() -> None:
         assert times[0] <= times[1]
 
 
-@pytest.mark.skipif(not link_tables.TABLE.exists(), reason="the published tables lie outside the repository")
 def test_ranks_that_meet_over_pcie_have_no_ll128() -> None:
     size = np.concatenate([[0.0], np.geomspace(KIB, GIB, 41), [64 * GIB]])
     for local in (8.0, 1.0):

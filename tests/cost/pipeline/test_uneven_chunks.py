@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.model import CostModel
-from planner.cost.pipeline.least_chunks import ChunkSizes
 from planner.cost.pipeline.stages import recomputed_of_chunk
-from planner.cost.probe import rank_memory
 from planner.schedule.actions import Pass
 from planner.schedule.generate import action_table
 from planner.solve.splits.dealt import Dealt, with_recomputed
@@ -118,30 +116,3 @@ def test_a_row_alone_costs_what_it_does_among_even_and_uneven_ones() -> None:
         alone = model.evaluate(ConfigTable.of([config]))
         assert alone.device_memory[0] == together.device_memory[row]
         assert alone.peak_memory[0] == together.peak_memory[row]
-
-
-@pytest.mark.parametrize("leading", [0, 3])
-def test_no_split_of_chunks_needs_less_than_what_a_solver_is_told(leading: int) -> None:
-    layers, config = 10, replace(INTERLEAVED, pp=2, vpp=2, dp=4, num_microbatches=4)
-    spec = moe_model(layers, leading_dense=leading) if leading else dense_model(layers)
-    model = costs(problem(replace(spec, mtp_layers=1), "1x8 h100", global_batch=16))
-    choices = (0, 2, 5)
-    least = rank_memory(model, config, choices, 6, ChunkSizes(2, 3))
-    tight = np.full(least.shape, np.inf)
-    for chunks in np.ndindex(4, 4, 4, 4):
-        if sum(chunks) != layers or min(chunks[1:3]) < 2:
-            continue
-        for i, count in enumerate(choices):
-            dealt = Dealt(chunks, (count,))
-            detail = (
-                dealt.of_model(model).evaluate(ConfigTable.of([dealt.config(config)]), keep_terms=True).detail
-            )
-            assert detail is not None
-            for j, (rank,) in enumerate(detail.classes.members[0]):
-                held = float(detail.by_class[0, j] + detail.outside[0])
-                at = (i, rank, sum(chunks[rank::2]))
-                assert least[at] <= held * (1 + 1e-9)
-                tight[at] = min(tight[at], held)
-    if not leading:  # of one kind the least is that of some split
-        known = np.isfinite(tight[0])
-        assert least[0][known] == pytest.approx(tight[0][known])

@@ -1,0 +1,233 @@
+"""Which step time does no layout of a configuration's layers beat, and for which can no layout fit?
+
+Bounds of many configurations at once, from the mean stage (`pipeline.stages.mean_classes`): some stage of every layout
+holds as much or more of whatever adds up over stages. Layouts: any number of layers in any chunk, none too. Left out:
+which layout comes near (`solve.splits`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.bounds import lasting_gradients, least_slowest, states_held
+from planner.cost.levels import Layers, Pipelines, layer_level, pipeline_level
+from planner.cost.model import CostModel
+from planner.cost.pipeline.stages import StageClasses, mean_classes
+from planner.cost.pipeline.step import exposed_data_parallel, measured_factor, straggling
+from planner.cost.stems import StemModel
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
+
+Array = NDArray[np.float64]
+
+SLOWEST_TIMES = 8  # at which what the slowest stage hides is looked at
+HALVINGS = 30  # of an interval in which a makespan lies
+_ROUNDING = 1.0 - 1e-9
+_LIKE_ONE_F_ONE_B = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
+
+
+def layers_by_kind(model: CostModel) -> Array:
+    """Layers of each kind in the whole model, prediction modules included (K,) [1]."""
+    spec = model.problem.model
+    layers = np.bincount(spec.layer_kind_of, minlength=len(spec.layer_kinds)).astype(float)
+    for kind, count in spec.mtp_kinds:
+        layers[kind] += count
+    return layers
+
+
+def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Array:
+    """A step time that no layout of a row's layers beats, `most` at the most (n,) [s].
+
+    The makespan of the slowest stage's work (`_Work`) and what the rest of a step takes where that stage hides as much
+    as its time allows: between two of some times of it at least the makespan of the one and the rest of the other.
+    Ranks recompute `recompute_layers` each.
+    """
+    if not len(table):
+        return np.zeros(0)
+    classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
+    work = _Work(model, table, level, most)
+    plain = {
+        axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))
+    }
+    pipelines = pipeline_level(model.layers, ConfigTable({**table.columns, **plain}), level, classes)
+    hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
+    rest = _Rest(model, table, classes, level, pipelines)
+    highest = np.maximum(most / work.m, work.slowest * (1 + 1e-9))
+    share, least = (highest / work.slowest) ** (1 / SLOWEST_TIMES), np.full(len(table), np.inf)
+    for step in range(SLOWEST_TIMES):
+        low, high = work.slowest * share**step, work.slowest * share ** (step + 1)
+        least = np.minimum(least, work.makespan(low, high) + rest.beside(high))
+    least = least + hops
+    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
+    factor = _ROUNDING * measured_factor(model.problem, table)
+    return np.asarray(np.minimum(factor * (least + straggling(least, nodes, comm)), most))
+
+
+class _Work:
+    """What the ranks of rows have to do for a micro-batch: `total` over ranks, `slowest` at least [s]."""
+
+    def __init__(self, model: CostModel, table: ConfigTable, level: Layers, most: float) -> None:
+        layers, rows, spec = layers_by_kind(model), level.of_row, model.problem.model
+        self.p, self.v, self.m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+        self.schedule, self.layers = table["schedule"], layers
+        paired = np.isin(self.schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
+        of_layer = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
+        again = (level.time_full - level.time)[layers > 0].min(axis=0)[rows]
+        count = table["recompute_layers"].astype(float)
+        whole = np.ceil(spec.num_layers / self.p)
+        # no rank of a layout that is fast enough holds more; of its layers, so many or all are repeated
+        deepest = np.maximum(most / (self.m * of_layer[layers > 0].min(axis=0)), 1.0)
+        of_layer = of_layer + again * np.where(count >= whole, 1.0, np.minimum(count / deepest, 1.0))
+        behind = sum((count * of_layer[kind] for kind, count in spec.mtp_kinds), np.zeros(len(table)))
+        self.of_layer, self.ends = of_layer, (level.embedding[rows], level.head[rows] + behind)
+        self.total = layers @ of_layer + level.embedding[rows] + level.head[rows]
+        slowest = least_slowest(of_layer, (level.embedding[rows], level.head[rows]), layers, self.p)
+        self.slowest = np.where(self.schedule == Schedule.DUALPIPE, self.total / self.p, slowest)
+        self._in_a_row(spec.layer_kind_of)
+
+    def is_(self, schedule: Schedule, one_chunk: bool) -> NDArray[np.bool_]:
+        """Which rows run a schedule with one chunk a rank, or with several?"""
+        several = (self.v > 1) & (self.m % self.p == 0)
+        return (self.schedule == schedule) & ((self.v == 1) if one_chunk else several) & (self.p > 1)
+
+    def _in_a_row(self, kind_of: tuple[int, ...]) -> None:
+        """Where ranks hold one chunk of layers that differ, some rank takes at least as long as the slowest does that
+        is filled from the first layer on, for the least time that lets all layers in."""
+        rows = np.flatnonzero((self.v == 1) & (self.p > 1) & (self.schedule != Schedule.DUALPIPE))
+        if len(set(kind_of)) < 2 or not len(rows):
+            return
+        keys = np.concatenate(
+            [self.of_layer[:, rows], [self.ends[0][rows], self.ends[1][rows], self.p[rows]]]
+        )
+        _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        at = rows[first]
+        before = np.cumsum(self.of_layer[:, at][list(kind_of)], axis=0).T
+        before, p = np.concatenate([np.zeros((len(at), 1)), before], axis=1), self.p[at]
+        low, high = self.slowest[at], self.total[at]
+        for _ in range(HALVINGS):
+            middle, done = (low + high) / 2, np.zeros(len(at))
+            for rank in range(int(p.max())):
+                outside = np.where(rank == 0, self.ends[0][at], 0.0) + np.where(
+                    rank == p - 1, self.ends[1][at], 0.0
+                )
+                reach = done + np.where(rank < p, middle - outside, 0.0)
+                held = (before <= reach[:, None] * (1 + 1e-12)).sum(axis=1) - 1
+                done = np.maximum(
+                    done, np.take_along_axis(before, np.maximum(held, 0)[:, None], axis=1)[:, 0]
+                )
+            fits = done >= before[:, -1] * (1 - 1e-12)
+            low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+        self.slowest[rows] = np.maximum(self.slowest[rows], low[inverse.ravel()])
+
+    def makespan(self, low: Array, high: Array) -> Array:
+        """A makespan that no layout beats whose slowest stage takes from `low` to `high` for a micro-batch [s].
+
+        1F1B: the slowest stage is reached by one micro-batch's way through all stages and left by another's, between
+        which it does the others' work, m - p of them if it is the first: 2 W + (m - p - 1) T. GPipe: forwards, then
+        backwards, of the slowest after one through the others. Interleaved: see `_through_waves`.
+        """
+        p, m, total = self.p, self.m, self.total
+        plain = m * low
+        ways = 2.0 * total + np.where(m > p, (m - p - 1.0) * low, (m - p - 1.0) * high)
+        queued = self.is_(Schedule.ONE_F_ONE_B, one_chunk=True)
+        found = np.where(queued, np.maximum(np.maximum(plain, ways), total), plain)
+        gpipe = self.is_(Schedule.GPIPE, one_chunk=True)
+        found = np.where(gpipe, np.maximum(plain, total + (m - 1.0) * low), found)
+        waves = self.is_(Schedule.INTERLEAVED, one_chunk=False)
+        return np.where(waves, np.maximum(plain, self._through_waves(high)), found)
+
+    def _through_waves(self, high: Array) -> Array:
+        """Of an interleaved pipeline the mean over ranks r and virtual stages j of a path: the first micro-batch passes
+        all ranks in the virtual stages before j and the ranks before r in that one; then come all passes of rank r
+        but the first group's in the virtual stages before j, which ran meanwhile; it is left likewise.
+
+        What is passed on other ranks and what was run meanwhile cancel out on average, which leaves m W/p and
+        sum_r (p - 1 - r) a_r / (p v) where ranks take a_r, least where late ranks take as much as they may, `high`.
+        """
+        full = np.floor(self.total / high)
+        behind = high * full * (full - 1.0) / 2.0 + full * (self.total - full * high)
+        return self.m * self.total / self.p + behind / (self.p * self.v)
+
+
+class _Rest:
+    """What a step takes beside its pipeline where stages hold what the mean stage holds."""
+
+    def __init__(
+        self, model: CostModel, table: ConfigTable, classes: StageClasses, level: Layers, pipelines: Pipelines
+    ) -> None:
+        self.comm, self.rows = model.problem.stack.communication, np.arange(len(table))
+        shards = model.shards.shards(table, classes)
+        self.stems = StemModel(model.layers, classes, level, pipelines, shards)
+        self.batch = self.stems.batch(table, slice(0, len(table)))
+        self.layers = np.full(len(table), float(layers_by_kind(model).sum()))
+
+    def beside(self, slowest: Array) -> Array:
+        """Exposed collectives, the update, copies, and the host, where the slowest stage takes so long [s]."""
+        batch = self.batch
+        host = waits = np.zeros(len(slowest))
+        if batch.offload.any():
+            kept = np.zeros(len(slowest))
+            host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.microbatches)
+        exposed = exposed_data_parallel(
+            batch.scatter, batch.gather, slowest + waits, batch.microbatches, batch.zero, self.layers, batch.buckets,
+            batch.replicas, self.comm, batch.waits_whole, batch.again, batch.shares, batch.turns, batch.aside,
+            batch.reduces_last,
+        )  # fmt: skip
+        return np.asarray(exposed + host + batch.copies + batch.once + batch.overhead)
+
+
+def may_fit(model: CostModel, table: ConfigTable, limit: float) -> NDArray[np.bool_]:
+    """False where no layout of a row's layers fits in `limit` bytes of a device (n,).
+
+    A rank holds as many layers as leave room for their states, for what each keeps of the micro-batches in flight, and
+    for one layer at work: if all ranks' together are fewer than the model has, nothing fits.
+    """
+    if not len(table):
+        return np.zeros(0, dtype=np.bool_)
+    layers, level = layers_by_kind(model), layer_level(model.layers, table)
+    classes, context = mean_classes(table["pp"], layers), model.problem.stack.overhead.context
+    p, count = table["pp"].astype(float), layers.sum()
+    gradients = lasting_gradients(model.layers)
+    states = p * states_held(model.shards, table, classes.without_ends(), gradients)[:, 0] / count
+    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
+    ones = np.ones_like(classes.first)
+    ends = [
+        states_held(model.shards, table, alone, gradients)[:, 0]
+        for alone in (replace(bare, first=ones), replace(bare, last=ones))
+    ]
+    present = layers > 0
+    kept, again = (of[present].min(axis=0)[level.of_row] for of in (level.kept, level.kept_full))
+    away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+    kept, again = np.where(away, 0.0, kept), np.where(away, 0.0, np.minimum(kept, again))
+    recomputes = table["recompute_layers"] > 0
+    working = np.where(recomputes, level.working_full[level.of_row], level.working[level.of_row])
+    working = np.minimum(working, level.working[level.of_row])
+    free = limit * (1 + 1e-9) - context - working
+    whole = np.ceil(model.problem.model.num_layers / p)
+    first = np.where(table["recompute_layers"] >= whole, np.inf, table["recompute_layers"].astype(float))
+    room, depth = np.zeros(len(table)), int(p.max())
+    for rank in range(depth):
+        flight = _in_flight_at_least(table, float(rank))
+        left = free - np.where(rank == 0, ends[0], 0.0) - np.where(rank == p - 1, ends[1], 0.0)
+        cheap, full = states + again * flight, states + kept * flight
+        held = np.minimum(left / np.maximum(cheap, 1.0), first)
+        beyond = np.where(
+            np.isfinite(first), np.maximum(left - first * cheap, 0.0) / np.maximum(full, 1.0), 0.0
+        )
+        room += np.where(rank < p, np.maximum(held + beyond, 0.0), 0.0)
+    return room >= count * (1 - 1e-9)
+
+
+def _in_flight_at_least(table: ConfigTable, rank: float) -> Array:
+    """Micro-batches that a rank holds of any of its chunks, at its fullest, at the least (n,) [1]."""
+    schedule = table["schedule"]
+    p, v, m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+    queue = np.clip(p - rank, 1.0, None)
+    waves = np.minimum(p, 2.0 * np.clip(p - 1.0 - rank, 0.0, None) + 1.0)
+    looped = np.where(v > 1, waves, queue)
+    found = np.where(np.isin(schedule, _LIKE_ONE_F_ONE_B) & (v == 1), queue, 1.0)
+    found = np.where(schedule == Schedule.INTERLEAVED, looped, found)
+    found = np.where(schedule == Schedule.GPIPE, m, found)
+    return np.minimum(found, m)

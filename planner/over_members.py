@@ -1,0 +1,343 @@
+"""Which stack, with which of its options, is best? A search for each, merged.
+
+Every member of the search (`space/members.py`) is searched under the stack's own splits; those within `NEAR` of the
+best are planned with little effort, and the best of these in full. Left out: layouts of the others' configurations,
+which the certificate counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.catalog.stack_options import SEPARATOR
+from planner.errors import FileInputError, PlannerError, UnknownNameError
+from planner.posed import Posed, Screened, pose
+from planner.request import Request, check_request, cost_model, each_stack
+from planner.solve.outside import Outside
+from planner.solve.pareto import NEAR_MOST_ROOM
+from planner.solve.splits.dealt import Dealt
+from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
+from planner.space.held_fixed import held, with_gains
+from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
+from planner.spec.config import ConfigTable
+from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objective, Plan, RemovedBy, Search
+from planner.spec.rule import Problem
+from planner.spec.tried import Held, StackStanding
+from planner.stopping import Stopwatch
+from planner.turned_on import standing, step_time_of, time_of, turned_on_facts
+
+PlanOf = Callable[[Request, Posed], Plan]
+NEAR: Final = 0.02  # of the step time: what solved splits may make of it
+
+
+def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
+    """The best plan of every stack that a question names, with any of its options; `plan_of`: one of these alone."""
+    check_request(request)
+    asked = each_stack(request)
+    if len(asked) == 1:
+        return _of_stack(request, plan_of)
+    plans: list[Plan] = []
+    standings: list[StackStanding] = []
+    errors: list[PlannerError] = []
+    watch = Stopwatch(request.time_limit)
+    for one in asked:
+        assert one.stack is not None, "named"
+        try:
+            plans.append(_of_stack(_in_time(one, watch), plan_of))
+        except (FileInputError, UnknownNameError):
+            raise
+        except PlannerError as error:
+            errors.append(error)
+            standings.append(standing(one.stack, None, error.must))
+            continue
+        best = plans[-1].choices[0] if plans[-1].found else None
+        standings.append(standing(one.stack, best, "" if best else plans[-1].headline))
+    if not plans:
+        raise errors[0]
+    plans.sort(key=lambda plan: _rank(plan, request))
+    standings.sort(key=lambda one: math.inf if one.step_time is None else one.step_time)
+    merged = _merged(plans[0], plans[1:], request)
+    update: dict[str, object] = {"stacks": tuple(standings)}
+    if merged.search.certificate is not None:
+        kept = tuple(one for plan in plans for one in _held_of(plan, plan is not plans[0]))
+        update["certificate"] = merged.search.certificate.model_copy(update={"held": kept})
+    return merged.model_copy(update={"search": merged.search.model_copy(update=update)})
+
+
+def _held_of(plan: Plan, names_it: bool) -> tuple[Held, ...]:
+    """What one of several stacks holds fixed, naming it."""
+    certificate, stack = plan.search.certificate, plan.subject.stack.name.partition(SEPARATOR)[0]
+    kept = () if certificate is None else certificate.held
+    return tuple(one.model_copy(update={"stack": stack * names_it}) for one in kept)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A member of a search and what was planned for it."""
+
+    posed: Posed
+    plan: Plan
+
+    @property
+    def problem(self) -> Problem:
+        """What it searches."""
+        return self.posed.problem
+
+
+def _of_stack(request: Request, plan_of: PlanOf) -> Plan:
+    """The best plan of one stack with any of its options."""
+    base, watch = pose(request), Stopwatch(request.time_limit)
+    named = base.problem.stack.name
+    tried = members(base.problem, request.restrict, request.without)
+    options = [(*request.options, *turned_on(member.stack.name, named)) for member in tried]
+    by_time = Objective(request.objective) is Objective.STEP_TIME
+    posed, screened, planned = [base], list[Screened](), list[_Planned]()
+    if len(tried) > 1 or options[0] != request.options:
+        posed = [
+            base if some == request.options else pose(replace(request, options=some)) for some in options
+        ]
+    if len(posed) > 1 and by_time:
+        for one in posed:
+            screened.append(one.fastest(watch.stopped))
+            if watch.stopped():
+                break
+        least = min(one.step_time for one in screened)
+        found = [one.posed for one in screened if one.step_time <= least * (1 + NEAR)]
+        posed = found if math.isfinite(least) else [posed[0]]
+    for one in posed if len(posed) > 1 else ():
+        asked = replace(_in_time(one.request, watch), thorough=False, front=False, seek_batch=False)
+        planned.append(_Planned(one, plan_of(asked, one)))
+        if watch.stopped() or _ending(planned[-1].plan) is Ending.INTERRUPTED:
+            break
+    first = min(planned, key=lambda one: _rank(one.plan, request), default=None)
+    if first is None or request.thorough or request.front:
+        chosen = first.posed if first and first.plan.choices else posed[0]
+        best = _Planned(chosen, plan_of(_in_time(chosen.request, watch), chosen))
+    else:
+        best = first
+    others = [one for one in planned if one.posed is not best.posed]
+    return _told(request, base.problem, best, others, screened)
+
+
+def _told(
+    request: Request, base: Problem, best: _Planned, others: Sequence[_Planned], screened: Sequence[Screened]
+) -> Plan:
+    """The plan with what the others found in it, and with what was turned on, held and not taken."""
+    plans = [_active(one, base) for one in (best, *others)]
+    names = {one.problem.stack.name: plan for one, plan in zip((best, *others), plans, strict=True)}
+    plan = _with_screened(_merged(plans[0], plans[1:], request), (best, *others), screened)
+    if plan.found and Objective(request.objective) is Objective.STEP_TIME:
+        times = {
+            one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)
+        }
+        times |= {name: one.choices[0].step_time for name, one in names.items() if one.found}
+        plan = _with_turned_on(plan, base, times, screened)
+    tried = [one.posed.problem.stack.name for one in screened] or list(names)
+    search = plan.search.model_copy(update={"members": tuple(tried), "without": request.without})
+    plan = plan.model_copy(update={"search": search})
+    gains: tuple[Gain, ...] = ()
+    if plan.choices and request.thorough and Objective(request.objective) is Objective.STEP_TIME:
+        plan, gains = _with_numerics(plan, base, request)
+    certificate = plan.search.certificate
+    if certificate is None:
+        return plan
+    fixed = () if request.precision is None else ("precision",)
+    shares = {g.change.names[0]: g.share for g in gains if len(g.change.names) == 1 and g.share is not None}
+    kept = with_gains(held(base, request.restrict, request.without, fixed), shares)
+    certificate = certificate.model_copy(update={"held": kept})
+    return plan.model_copy(update={"search": plan.search.model_copy(update={"certificate": certificate})})
+
+
+def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[Screened]) -> Plan:
+    """The plan with the counts of members that were searched alone, and what their layouts could bring."""
+    searched = [one for one in screened if not any(one.posed is other.posed for other in planned)]
+    certificate = plan.search.certificate
+    if not searched or certificate is None:
+        return plan
+    spaces = [(one.posed.space.total, one.found) for one in searched]
+    added = {
+        "candidates": sum(total for total, _ in spaces),
+        "legal": sum(found.legal for _, found in spaces),
+        "undealt": sum(found.undealt for _, found in spaces),
+        "undealt_by_memory": sum(found.undealt_by_memory for _, found in spaces),
+        "too_large": sum(found.too_large for _, found in spaces),
+        "costed": sum(found.costed for _, found in spaces),
+    }
+    removed = {one.rule: one.candidates for one in plan.search.removed}
+    for one in searched:
+        for rule in one.posed.space.removed:
+            removed[rule.rule] = removed.get(rule.rule, 0) + rule.candidates
+    ordered = sorted(removed.items(), key=lambda item: -item[1])
+    candidates, costed = certificate.candidates + added["candidates"], certificate.costed + added["costed"]
+    by_memory = certificate.by_memory + sum(
+        f.by_memory + f.too_large + f.undealt_by_memory for _, f in spaces
+    )
+    by_bound = certificate.by_bound + sum(found.behind + found.undealt for _, found in spaces)
+    fit = costed - plan.search.too_large - added["too_large"]
+    proven: dict[str, float | None] = {
+        "candidates": candidates, "by_memory": by_memory, "by_bound": by_bound, "costed": costed,
+        "by_rule": candidates - by_memory - by_bound - fit,
+    }  # fmt: skip
+    update = {name: getattr(plan.search, name) + more for name, more in added.items()}
+    if plan.choices and certificate.best is not None:
+        outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
+        for one in searched:
+            outside = outside.beside(one.posed.outside(certificate.best))
+        proven |= {"outside": outside.configurations}
+        if math.isfinite(outside.bound):
+            proven["outside_bound"] = outside.bound
+        if certificate.bound is not None:
+            bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in searched))
+            proven |= {"bound": bound, "gap": (certificate.best - bound) / certificate.best}
+    counts = {**update, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)}
+    search = plan.search.model_copy(update={**counts, "certificate": certificate.model_copy(update=proven)})
+    return plan.model_copy(update={"search": search})
+
+
+def _active(one: _Planned, base: Problem) -> Plan:
+    """A member's plan, each choice under the options that change something of it."""
+    choices = tuple(
+        choice.model_copy(update={"stack": active_stack(one.problem, base.stack, choice.config.parallel())})
+        for choice in one.plan.choices
+    )
+    return one.plan.model_copy(update={"choices": choices})
+
+
+def _with_turned_on(
+    plan: Plan, base: Problem, times: Mapping[str, float], screened: Sequence[Screened]
+) -> Plan:
+    best, named = plan.choices[0], base.stack.name
+    more = turned_on(best.stack, named)
+    always = [name for name in more if SEARCHED[name].always]
+    alone: dict[str, float | None] = {}
+    for name in always:
+        kept = [other for other in more if other != name]
+        alone[name] = step_time_of(with_turned_on(base, kept), best)
+    as_named = None
+    for one in screened if more else ():
+        if set(turned_on(one.posed.problem.stack.name, named)) <= set(always) and len(one.best):
+            as_named = time_of(base, one.best, one.posed.room.most)
+            break
+    if not screened and more:
+        as_named = step_time_of(base, best)
+    facts = {"turned_on": turned_on_facts(best, named, times, alone), "as_named": as_named}
+    return plan.model_copy(update={"search": plan.search.model_copy(update=facts)})
+
+
+def _with_numerics(plan: Plan, base: Problem, request: Request) -> tuple[Plan, tuple[Gain, ...]]:
+    """The plan, naming what other numerics would bring to its configurations, and these gains."""
+    best, named = plan.choices[0], base.stack.name
+    problem = with_turned_on(base, turned_on(best.stack, named))
+    alike = [choice for choice in plan.choices if choice.stack == best.stack]
+    configs = [choice.config.parallel() for choice in alike]
+    dealt = {
+        config: Dealt(choice.split.layers_per_chunk, (config.recompute_layers,))
+        for config, choice in zip(configs, alike, strict=True)
+        if choice.split is not None
+    }
+    every = ConfigTable.of([choice.config.parallel() for choice in plan.choices])
+    near = degrees_of(every, request.restrict)
+    answer = Answer(problem, ConfigTable.of(configs), best.memory.limit, cost_model, dealt, near)
+    gains = numeric_gains(answer)
+    said = (*said_of(gains, answer, named), *wide_scores(answer, named, gains))
+    change = "; or ".join(filter(None, (*said, plan.smallest_change)))
+    return plan.model_copy(update={"smallest_change": change}), gains
+
+
+def _in_time(request: Request, watch: Stopwatch) -> Request:
+    """The question with what is left of its time."""
+    left = watch.left()
+    return request if math.isinf(left) else replace(request, time_limit=max(left, 1e-3))
+
+
+def _rank(plan: Plan, request: Request) -> tuple[float, float]:
+    """Smaller is better; plans with a configuration first."""
+    if not plan.found:
+        return math.inf, 0.0
+    best = plan.choices[0]
+    if Objective(request.objective) is Objective.HEADROOM:  # the fastest of those that leave as much room
+        return float(round(best.memory.peak / (NEAR_MOST_ROOM * best.memory.limit))), best.step_time
+    return _worth(best), 0.0
+
+
+def _worth(choice: Choice) -> float:
+    """Its step time, where an option must gain more than what counts as a tie [s]."""
+    return choice.step_time * (1 + CLOSED_GAP * choice.stack.count(SEPARATOR))
+
+
+def _ending(plan: Plan) -> Ending:
+    certificate = plan.search.certificate
+    return Ending.COMPLETE if certificate is None else certificate.ending
+
+
+def _merged(best: Plan, others: Sequence[Plan], request: Request) -> Plan:
+    """The best plan with the configurations that others found among its own, each configuration once where there are
+    enough, and the counts of all."""
+    plans = [best, *others]
+    by_time = Objective(request.objective) is Objective.STEP_TIME
+    found = [choice for plan in (plans if by_time else [best]) if plan.found for choice in plan.choices]
+    choices = sorted(found, key=_worth) if by_time and len(plans) > 1 else found
+    seen: set[tuple[str, str]] = set()
+    once, again = list[Choice](), list[Choice]()
+    for choice in choices:
+        like = choice.config.text, choice.layout
+        (again if like in seen else once).append(choice)
+        seen.add(like)
+    pick = best.choices[best.recommended] if best.recommended is not None and best.choices else None
+    top = [*once, *again][: request.top]
+    if pick is not None and not any(choice is pick for choice in top):
+        top = [*top[: max(request.top - 1, 1)], pick]
+    listed = tuple(choice for choice in choices if any(choice is one for one in top))
+    subject = best.subject
+    if listed:
+        facts = subject.stack.model_copy(update={"name": listed[0].stack})
+        subject = subject.model_copy(update={"stack": facts})
+    search = _counts([plan.search for plan in plans])
+    update: dict[str, object] = {"choices": listed or best.choices, "search": search, "subject": subject}
+    if listed and pick is not None:
+        update["recommended"] = next(i for i, choice in enumerate(listed) if choice is pick)
+    return best.model_copy(update=update)
+
+
+def _counts(searches: Sequence[Search]) -> Search:
+    """The first search with the candidates of all."""
+    removed: dict[str, int] = {}
+    for search in searches:
+        for one in search.removed:
+            removed[one.rule] = removed.get(one.rule, 0) + one.candidates
+    added = {
+        name: sum(getattr(s, name) for s in searches)
+        for name in ("candidates", "legal", "undealt", "undealt_by_memory", "too_large", "costed", "seconds")
+    }
+    ordered = sorted(removed.items(), key=lambda item: -item[1])
+    update = {
+        **added, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered),
+        "members": tuple(dict.fromkeys(name for search in searches for name in search.members)),
+        "certificate": _proven([s.certificate for s in searches if s.certificate is not None]),
+    }  # fmt: skip
+    return searches[0].model_copy(update=update)
+
+
+def _proven(certificates: Sequence[Certificate]) -> Certificate | None:
+    """What is proven of the best of several searches."""
+    if not certificates:
+        return None
+    first = certificates[0]
+    added = {
+        name: sum(getattr(one, name) for one in certificates)
+        for name in ("candidates", "by_rule", "by_memory", "by_bound", "costed", "solved", "splits_solved", "seconds",
+                     "outside")
+    }  # fmt: skip
+    ending = next((one.ending for one in certificates if one.ending is not Ending.COMPLETE), Ending.COMPLETE)
+    outside = [one.outside_bound for one in certificates if one.outside_bound is not None]
+    update = {**added, "ending": ending, "outside_bound": min(outside, default=None)}
+    bounds = [one.bound for one in certificates if one.bound is not None]
+    if first.best is not None and bounds and first.objective is Objective.STEP_TIME:
+        bests = [one.best for one in certificates if one.best is not None]
+        best, bound = min(bests), min(bounds)
+        bound = min(best, bound)
+        update |= {"best": best, "bound": bound, "gap": (best - bound) / best}
+    return first.model_copy(update=update)

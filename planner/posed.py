@@ -1,0 +1,104 @@
+"""A question as a problem, its space, and what costs it: made once for whoever searches it.
+
+Left out: what a search makes of it (`plan.py`, `over_members.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from planner.cost.chunks import PipelineSimulator
+from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.frameworks import explicit_splits
+from planner.request import Request, cost_model, resolve
+from planner.solve.dealing import Source
+from planner.solve.open import open_configurations
+from planner.solve.outside import Outside
+from planner.solve.relax import legal_batches
+from planner.solve.search import SearchResult, search
+from planner.space.batch import batch_words
+from planner.space.enumerate import Space
+from planner.space.framework_rules import rules_for
+from planner.spec.config import ConfigTable
+from planner.spec.rule import Problem
+from planner.spec.verdict import MemoryRoom
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """`assumed`: what nobody said. `room`: what a peak is judged by."""
+
+    request: Request
+    problem: Problem
+    assumed: tuple[str, ...]
+    space: Space
+    model: CostModel
+    simulator: PipelineSimulator
+    room: MemoryRoom
+
+    @cached_property
+    def source(self) -> Source:
+        """The blocks of the space, dealt for all searches of it together."""
+        return Source(self.model, self.space, self.room.most)
+
+    @property
+    def allowed(self) -> float:
+        """The largest peak that an answer may take, if something surely fits [bytes]."""
+        return self.room.limit if self.request.borderline else self.room.sure
+
+    def fastest(self, stopped: Callable[[], bool]) -> Screened:
+        """The best under the stack's own splits."""
+        for allowed in (self.allowed, *(tier for tier in self.room.tiers if tier > self.allowed)):
+            found = search(self.model, self.source, allowed, 1, stopped=stopped, name_smallest=False)
+            if len(found.best) or stopped():
+                break
+        if not len(found.best):
+            return Screened(self, found, np.inf)
+        return Screened(
+            self, found, float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
+        )
+
+    def outside(self, best: float) -> Outside:
+        """Configurations that may take less than `best` [s] under a layout of their own, which nobody looked at."""
+        if not explicit_splits(self.problem.stack.framework):
+            return Outside(0, np.inf)
+        found = open_configurations(self.model, self.source, self.allowed, best)
+        return Outside(len(found.table), float(found.bound.min(initial=np.inf)))
+
+
+@dataclass(frozen=True, eq=False)
+class Screened:
+    """The fastest of a posed question under the stack's own splits, if anything fits, and its step time [s]."""
+
+    posed: Posed
+    found: SearchResult
+    step_time: float
+
+    @property
+    def best(self) -> ConfigTable:
+        """It as a table of one row, or of none."""
+        return self.found.best
+
+
+def pose(request: Request) -> Posed:
+    """The problem that a request stands for, what was assumed, and its legal configurations: where nobody named a
+    batch and none divides that of about 4M tokens, under the nearest that one divides. Raises `PlannerError`."""
+    problem, assumed = resolve(request)
+    rules = rules_for(problem.stack)
+    space = Space(problem, rules, request.restrict, request.without)
+    undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
+    batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
+    if batches:
+        batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
+        problem, assumed = resolve(replace(request, global_batch=str(batch)))
+        words = batch_words(batch, problem.job.seq_len)
+        assumed = (*assumed, f"global batch {words} (the nearest to 4M tokens that is legal here)")
+        space = Space(problem, rules, request.restrict, request.without)
+    model = cost_model(problem)
+    room = MemoryRoom.of(problem, request.headroom)
+    return Posed(request, problem, assumed, space, model, simulator_of(model), room)

@@ -1,0 +1,73 @@
+"""Which configurations may be faster than the best known one under a layout of their layers that nobody has tried?
+
+Those that a search dealt and whose bounds over every layout are not behind; of these only where some layout may fit.
+Left out: which layout it is (`solve.splits`), and stacks that cannot be told one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.any_split import least_of_any_layout, may_fit
+from planner.cost.host_memory import on_host
+from planner.cost.model import CostModel
+from planner.solve.dealing import Source
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute
+
+ROWS_AT_A_TIME = 65536
+
+
+@dataclass(frozen=True)
+class Open:
+    """Configurations, of those that differ in how many whole layers they recompute the one with the least bound;
+    `bound` (n,): what no layout of theirs beats, whatever they recompute [s]."""
+
+    table: ConfigTable
+    bound: NDArray[np.float64]
+
+
+def like(config: ParallelConfig) -> ParallelConfig:
+    """A configuration but for how many whole layers it recomputes, which is solved for together with its layout."""
+    if config.recompute != Recompute.FULL:
+        return config
+    return replace(config, recompute=int(Recompute.NONE), recompute_layers=0)
+
+
+def open_configurations(model: CostModel, source: Source, limit: float, best: float) -> Open:
+    """Those that may take less than `best` [s] within `limit` [bytes], by rising bound."""
+    found, bounds, names = [ConfigTable.of([])], [np.zeros(0)], [np.zeros(0, dtype=np.intp)]
+    for dealt in source.done:
+        stems = np.flatnonzero((dealt.least.time < best) & (dealt.least.memory <= limit))
+        stems = stems[dealt.block.stems["pp"][stems] > 1]
+        some = dealt.block.stems.take(stems)
+        plain = least_of_any_layout(model, some, best)
+        # recomputing takes longer, unless the user's own runs say otherwise or something lives on the host
+        unsure = (some["offload"] > 0) | bool(model.problem.stack.measured)
+        stems = stems[(plain < best) | unsure]
+        if not len(stems):
+            continue
+        part = dealt.block.part(stems)
+        of_leaf = dealt.start + stems[np.repeat(np.arange(len(stems)), part.counts)]
+        table = part.table()
+        for start in range(0, len(table), ROWS_AT_A_TIME):
+            some, name = (
+                table.take(slice(start, start + ROWS_AT_A_TIME)),
+                of_leaf[start : start + ROWS_AT_A_TIME],
+            )
+            fits = np.flatnonzero(may_fit(model, some, limit))
+            least = least_of_any_layout(model, some.take(fits), best)
+            kept = least < best
+            found.append(some.take(fits[kept]))
+            bounds.append(least[kept])
+            names.append(name[fits[kept]])
+    table, bound, stem = ConfigTable.joined(found), np.concatenate(bounds), np.concatenate(names)
+    order = np.lexsort((table["recompute_layers"], bound))
+    group = np.stack([stem[order], table["recompute_modules"][order]], axis=1)
+    _, first = np.unique(group, axis=0, return_index=True)
+    chosen = order[np.sort(first)]
+    table, bound = table.take(chosen), bound[chosen]
+    hosted = on_host(model, table) if len(table) else np.zeros(0, dtype=np.bool_)
+    return Open(table.take(hosted), bound[hosted])

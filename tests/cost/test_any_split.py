@@ -1,0 +1,67 @@
+"""Do the bounds of any layout hold for random layouts, and for passes of any length?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.any_split import least_of_any_layout, may_fit
+from planner.cost.simulated import evaluate_exactly
+from planner.frameworks import explicit_splits
+from planner.space.enumerate import enumerate_configs
+from planner.space.framework_rules import rules_for
+from planner.spec.config import FOLDED_SCHEDULES, ConfigTable
+from tests.problems import costs
+from tests.solve.test_dealing import STACKS, with_stack
+
+
+def layouts(layers: int, chunks: int, chance: np.random.Generator) -> list[tuple[int, ...]]:
+    """Some layouts: anything, nearly even ones, nearly even ones with light ends."""
+    anywhere = np.sort(chance.integers(0, layers + 1, chunks - 1))
+    found = [tuple(np.diff([0, *anywhere, layers]).tolist())]
+    for ends in (0, 1):
+        share = np.ones(chunks)
+        share[[0, -1]] -= ends * chance.random(2)
+        exact = np.cumsum(share * layers / share.sum() * (1 + 0.02 * chance.standard_normal(chunks)))
+        edges = np.clip(np.rint(exact / exact[-1] * layers), 0, layers).astype(int)
+        found.append(tuple(np.diff([0, *edges]).tolist()))
+    return found
+
+
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
+    subject = with_stack(name, seed)
+    pins = {"offload": subject.stack.limits.offload[:2] + subject.stack.limits.offload[-1:]}
+    model, space = costs(subject), enumerate_configs(subject, rules_for(subject.stack), pins)
+    table, chance = space.table(), np.random.default_rng(seed)
+    some = table.take(chance.permutation(len(table))[:40])
+    if not len(some):
+        pytest.skip("nothing is legal")
+    told = explicit_splits(subject.stack.framework)
+    most = float(evaluate_exactly(model, some).step_time.max())
+    least = least_of_any_layout(model, some, most)
+    for row in range(len(some)):
+        one = some.take(np.array([row]))
+        own = evaluate_exactly(model, one)
+        costed, layers = [own], subject.model.num_layers
+        chunks = int(one["pp"][0] * one["vpp"][0])
+        for layout in layouts(layers, chunks, chance) if chunks > 1 and told else ():
+            costed.append(evaluate_exactly(model.with_split(layout), one))
+        for cost in costed:
+            assert least[row] <= cost.step_time[0]
+            assert may_fit(model, one, float(cost.device_memory[0]))[0]
+
+
+def test_the_bound_is_near_where_layers_divide_evenly() -> None:
+    subject = with_stack("megatron-2026", 0)
+    model = costs(subject)
+    space = enumerate_configs(
+        subject, rules_for(subject.stack), {"pp": (2, 4), "zero": (1,), "recompute": (0,)}
+    )
+    table = space.table()
+    assert not np.isin(table["schedule"], FOLDED_SCHEDULES).any()
+    time = evaluate_exactly(model, table).step_time
+    least = least_of_any_layout(model, table, float(time.max()))
+    assert np.median(least / time) > 0.9
+    assert len(least_of_any_layout(model, ConfigTable.of([]), 1.0)) == 0

@@ -1,0 +1,34 @@
+"""What tests meet where the published measurements are absent, as in a clone alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import SkipTest
+
+import pytest
+
+from benchmarks import link_tables, published_data
+
+
+@pytest.fixture
+def clone_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(published_data, "DATA", tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.mark.usefixtures("clone_alone")
+def test_without_the_data_readers_skip_their_test_and_there_are_no_cases() -> None:
+    with pytest.raises(SkipTest, match=r"hardware/collectives\.csv\.gz must lie in"):
+        link_tables.read_rows()
+    assert published_data.published_cases("oracles/schedule_vectors.csv") == []
+
+
+def test_a_file_missing_among_the_data_is_no_reason_to_skip(clone_alone: Path) -> None:
+    clone_alone.mkdir()
+    for read in (
+        link_tables.read_rows,
+        lambda: published_data.published_cases("oracles/schedule_vectors.csv"),
+    ):
+        with pytest.raises(FileNotFoundError) as raised:
+            read()
+        assert not isinstance(raised.value, SkipTest)

@@ -1,0 +1,172 @@
+"""Is the best of all options found, said to be so, and never beaten by a question that leaves some out?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.catalog.load_overlay import save_overlay
+from planner.cost.simulated import evaluate_exactly
+from planner.errors import InputError
+from planner.estimate import make_estimate
+from planner.plan import make_plan
+from planner.planned import planned_problem
+from planner.report import options_text, proof
+from planner.request import Request, cost_model, resolve
+from planner.space.enumerate import enumerate_configs
+from planner.space.framework_rules import rules_for
+from planner.space.members import members, turned_on
+from planner.spec.config import ConfigTable
+from planner.spec.overlay import Overlay
+from planner.spec.planfile import CLOSED_GAP, Plan
+from planner.spec.tried import Held, HeldBy, TurnedOn
+
+# without pipelines there is no split to solve, and the equations are the whole answer
+ASKED = Request(
+    "qwen3-30b-a3b", "2x8 h100 400G-ib", seq_len=4096, global_batch="256", front=False,
+    restrict={"tp": (1,), "pp": (1,), "cp": (1,), "zero": (1,), "recompute": (0, 1)},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(ASKED)
+
+
+def fastest(stack: str) -> float:
+    """Step time of the fastest configuration that fits under one stack as it is named [s], by costing all."""
+    problem, _ = resolve(replace(ASKED, stack=stack))
+    table = enumerate_configs(problem, rules_for(problem.stack), ASKED.restrict).table()
+    cost = evaluate_exactly(cost_model(problem), table)
+    fits = cost.device_memory <= problem.cluster.accelerator.memory * (1 - ASKED.headroom)
+    return float(np.where(fits, cost.step_time, np.inf).min())
+
+
+def test_the_best_of_every_member_is_found(plan: Plan) -> None:
+    base = resolve(ASKED)[0]
+    tried = [member.stack.name for member in members(base, ASKED.restrict)]
+    assert sorted(plan.search.members) == sorted(tried)
+    times = {name: fastest(name) for name in tried}
+    best = plan.choices[0]
+    assert best.step_time == pytest.approx(min(times.values()), rel=CLOSED_GAP)
+    assert plan.subject.stack.name == best.stack
+    assert plan.headline.startswith(best.config.text)
+    for one in plan.search.turned_on:
+        others = [time for name, time in times.items() if one.name not in name.split("+")]
+        if others:
+            assert one.without_step_time == pytest.approx(min(others), rel=CLOSED_GAP)
+        assert one.without_step_time is not None
+        assert one.gain == pytest.approx(max(1 - best.step_time / one.without_step_time, 0))
+    assert plan.search.as_named == pytest.approx(fastest(base.stack.name), rel=CLOSED_GAP)
+
+
+def test_leaving_out_is_never_faster_and_naming_is_no_restriction(plan: Plan) -> None:
+    best, names = plan.choices[0], [one.name for one in plan.search.turned_on]
+    assert len(names) > 1
+    for name in (*names, "all"):
+        left = make_plan(replace(ASKED, without=(name,)))
+        assert left.choices[0].step_time >= best.step_time * (1 - CLOSED_GAP)
+        on = turned_on(left.choices[0].stack, "megatron-2026")
+        assert not on if name == "all" else name not in on
+    named = make_plan(replace(ASKED, stack=best.stack))
+    assert named.choices[0].step_time == pytest.approx(best.step_time)
+    assert not named.search.turned_on
+
+
+def test_an_estimate_under_the_stack_of_a_choice_is_the_choice(plan: Plan) -> None:
+    for choice in plan.choices[:3]:
+        axes = ("ep", "micro_batch", "zero", "recompute")
+        pins = {axis: (getattr(choice.config, axis),) for axis in axes}
+        if choice.config.recompute == 1:
+            pins["recompute_modules"] = (choice.config.recompute_modules,)
+        again = make_estimate(replace(ASKED, stack=choice.stack, restrict=pins)).choices[0]
+        assert again.step_time == choice.step_time
+        assert again.memory == choice.memory
+
+
+def test_an_option_is_listed_only_where_it_changes_something(plan: Plan) -> None:
+    for choice in plan.choices:
+        alone = choice.config.ep * choice.config.etp == 1
+        assert not (alone and {"deepep", "hybridep"} & set(choice.stack.split("+")))
+
+
+def test_what_changes_numerics_is_named_with_its_gain_and_not_taken(plan: Plan) -> None:
+    certificate = plan.search.certificate
+    assert certificate is not None
+    kept = {one.axis: one for one in certificate.held}
+    assert kept["grad-reduce-in-bf16"].why is HeldBy.NUMERICS
+    assert kept["precision"].value == "bf16"
+    narrow = make_plan(replace(ASKED, stack="megatron-2026+grad-reduce-in-bf16"))
+    gain = 1 - narrow.choices[0].step_time / plan.choices[0].step_time
+    said = kept["grad-reduce-in-bf16"].gain
+    if gain > 0.02:
+        assert said == pytest.approx(gain, abs=0.02)
+        assert "--stack megatron-2026+grad-reduce-in-bf16" in plan.smallest_change
+    asked = make_plan(replace(ASKED, precision="bf16")).search.certificate
+    assert asked is not None
+    assert "precision" not in {one.axis for one in asked.held}
+
+
+def test_what_is_left_out_stands_in_the_certificate() -> None:
+    found = make_plan(replace(ASKED, without=("deepep", "offload")))
+    assert found.search.certificate is not None
+    kept = {one.axis: one for one in found.search.certificate.held}
+    assert kept["deepep"].why is HeldBy.LEFT_OUT
+    assert kept["offload"].why is HeldBy.LEFT_OUT
+    said = proof.proof_sentence(found.search.certificate)
+    assert "deepep off" in said
+    assert "(left out)" in said
+    assert proof.search_sentence(found.search).endswith("without deepep, offload")
+
+
+def test_a_calibration_holds_with_options_that_change_speed(tmp_path: Path) -> None:
+    """Of the search's choosing as where they are named, and where the plan is read again."""
+    ours = Overlay(
+        name="ours", date="2026", level="L3", made_from=("a run",), stack="megatron-2026",
+        multiply={"compute.gemm": 1.2},
+    )  # fmt: skip
+    file = tmp_path / "ours.yaml"
+    save_overlay(ours, file)
+    asked = replace(ASKED, calibration=str(file))
+    plan = make_plan(asked)
+    best = plan.choices[0]
+    assert turned_on(best.stack, "megatron-2026")
+    assert make_plan(replace(asked, stack=best.stack)).choices[0].step_time == pytest.approx(best.step_time)
+    again = cost_model(planned_problem(plan, best, None, file))
+    assert evaluate_exactly(again, ConfigTable.of([best.config.parallel()])).step_time[0] == best.step_time
+    with pytest.raises(InputError, match="holds for the stack megatron-2026"):
+        make_plan(replace(asked, stack="megatron-2026+hidden-dropout=0.1"))
+
+
+def test_nothing_is_left_out_of_an_estimate() -> None:
+    with pytest.raises(InputError, match="--without"):
+        make_estimate(replace(ASKED, without=("deepep",)))
+    with pytest.raises(InputError, match="not both"):
+        make_plan(replace(ASKED, stack="megatron-2026+deepep", without=("deepep",)))
+
+
+def test_the_sentences_of_an_answer(plan: Plan) -> None:
+    best = plan.choices[0].model_copy(update={"step_time": 20.0})
+    on = (
+        TurnedOn(name="deepep", without_step_time=22.0, gain=1 / 11),
+        TurnedOn(name="optimizer-cuda-graph", without_step_time=20.0, gain=0.0),
+    )
+    search = plan.search.model_copy(update={"turned_on": on, "as_named": 30.0})
+    shown = plan.model_copy(update={"search": search, "choices": (best,)})
+    assert options_text.turned_on_lines(shown) == (
+        "turned on: deepep (without it 22 s, 10.0 % slower), optimizer-cuda-graph (without it 20 s, as fast)",
+        "without all of these: 30 s, 50.0 % slower",
+        "--without NAME leaves one out; deepep needs DeepEP",
+    )
+    kept = (
+        Held(axis="precision", value="bf16", why=HeldBy.NUMERICS, gain=0.3),
+        Held(axis="deepep", value="off", why=HeldBy.LEFT_OUT),
+        Held(axis="pp", value="1", why=HeldBy.UNTRIED, stack="deepspeed-2025"),
+    )
+    assert options_text.held_sentence(kept) == (
+        "held fixed: precision=bf16 (freeing it saves 30%) (which would change numerics); deepep off (left out); "
+        "deepspeed-2025: pp=1 (not tried)"
+    )
