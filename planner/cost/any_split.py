@@ -48,12 +48,9 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Ar
         return np.zeros(0)
     classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
     work = _Work(model, table, level, most)
-    plain = {
-        axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))
-    }
-    pipelines = pipeline_level(model.layers, ConfigTable({**table.columns, **plain}), level, classes)
+    pipelines = pipeline_level(model.layers, _of_one_chunk(table), level, classes)
     hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
-    rest = _Rest(model, table, classes, level, pipelines)
+    rest = Rest(model, table, classes, level, pipelines)
     highest = np.maximum(most / work.m, work.slowest * (1 + 1e-9))
     share, least = (highest / work.slowest) ** (1 / SLOWEST_TIMES), np.full(len(table), np.inf)
     for step in range(SLOWEST_TIMES):
@@ -63,6 +60,14 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Ar
     nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
     factor = _ROUNDING * measured_factor(model.problem, table)
     return np.asarray(np.minimum(factor * (least + straggling(least, nodes, comm)), most))
+
+
+def _of_one_chunk(table: ConfigTable) -> ConfigTable:
+    """The same configurations with one chunk a rank, under 1F1B."""
+    plain = {
+        axis: np.full(len(table), value, dtype=np.int32) for axis, value in (("vpp", 1), ("schedule", 0))
+    }
+    return ConfigTable({**table.columns, **plain})
 
 
 class _Work:
@@ -151,7 +156,7 @@ class _Work:
         return self.m * self.total / self.p + behind / (self.p * self.v)
 
 
-class _Rest:
+class Rest:
     """What a step takes beside its pipeline where stages hold what the mean stage holds."""
 
     def __init__(
@@ -162,6 +167,14 @@ class _Rest:
         self.stems = StemModel(model.layers, classes, level, pipelines, shards)
         self.batch = self.stems.batch(table, slice(0, len(table)))
         self.layers = np.full(len(table), float(layers_by_kind(model).sum()))
+
+    @classmethod
+    def of(cls, model: CostModel, table: ConfigTable) -> Rest:
+        """That of some configurations."""
+        classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
+        return cls(
+            model, table, classes, level, pipeline_level(model.layers, _of_one_chunk(table), level, classes)
+        )
 
     def beside(self, slowest: Array) -> Array:
         """Exposed collectives, the update, copies, and the host, where the slowest stage takes so long [s]."""

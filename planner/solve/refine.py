@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,10 @@ from planner.cost.simulated import evaluate_exactly
 from planner.solve.open import Open, like
 from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
-from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, solve_split
+from planner.solve.splits.families import Families
+from planner.solve.splits.pipe import Pipe
+from planner.solve.splits.relaxed import Known
+from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, fewest_inner, solve_split
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rule import Problem
@@ -33,7 +37,8 @@ SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of ma
 MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 SLICE = 0.3  # of what splits get, that one of them gets before another has its turn
-FIRST, FIRST_SLICE = 6, 0.4  # the fastest of them, of which each has a share of such a turn first
+FAMILIES: Final = 0.6  # of it, that those alike get together at most
+FIRST, FIRST_SLICE = 6, 0.01  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.01  # of effort: simple splits and bounds of one that was not a finalist
 EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seconds of a processor
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
@@ -92,6 +97,7 @@ class _Contest:
     ) -> None:  # fmt: skip
         self.model, self.simulator, self.limit, self.explicit = model, simulator, limit, explicit
         self.choices, self.best, self.entries = choices, np.inf, list[_Entry]()
+        self.known = dict[Pipe, Known]()
 
     def add(self, config: ParallelConfig, own: float, bound: float) -> None:
         """A configuration that takes `own` under the stack's split, infinity where that is not known."""
@@ -108,9 +114,25 @@ class _Contest:
         config = entry.config
         counts = self.choices(config) if self.explicit else (config.recompute_layers,)
         entry.search = SplitSearch(
-            self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator
+            self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator, known=self.known
         )
         self._note(entry)
+
+    def see_families(self, effort: float, stopped: Callable[[], bool]) -> float:
+        """Raise bounds of those alike together; the effort spent."""
+        open_ = [entry for entry in self.entries if self.is_open(entry)]
+        if not open_ or not self.explicit:
+            return 0.0
+        table = ConfigTable.of([entry.config for entry in open_])
+        most = np.array([max(self.choices(entry.config)) for entry in open_])
+        families = Families(
+            self.model, table, self.limit, most, lambda config: fewest_inner(self.model, config), self.known
+        )
+        bounds = np.array([entry.bound for entry in open_])
+        raised = families.raise_bounds(bounds, self.best * (1 - TOLERANCE), effort, stopped)
+        for entry, bound in zip(open_, raised.tolist(), strict=True):
+            entry.bound = max(entry.bound, bound)
+        return families.effort
 
     def advance(self, entry: _Entry, effort: float, first: bool) -> float:
         """Go on with a begun one; the effort spent. `first`: the fastest of the list, whose best split is shown."""
@@ -165,28 +187,41 @@ def solve_splits(
     for entry in finalists:
         if contest.is_open(entry) and not stopped():
             contest.begin(entry)
+    # the fastest first, some effort for each: what they find saves others the work
+    left = effort
+    for entry in _of_each_shape(sorted(finalists, key=lambda entry: entry.time))[:FIRST]:
+        if contest.is_open(entry) and left > 0 and not stopped():
+            left -= contest.advance(entry, FIRST_SLICE * effort, entry is finalists[0])
     if others is not None and explicit and not stopped():
         known = {like(row) for row in rows}
         further = others(contest.best)
         for i in range(len(further.table)):
             if like(config := further.table.row(i)) not in known:
                 contest.add(config, np.inf, float(further.bound[i]))
-    # the fastest first, some effort for each: what they find saves others the work; then always the least bound
-    waiting, left = sorted(finalists, key=lambda entry: entry.time)[:FIRST], effort
+    left -= contest.see_families(FAMILIES * left, stopped)
+    # then always the least bound
     while left > 0 and not stopped():
         open_ = [entry for entry in contest.entries if contest.is_open(entry)]
         if not open_:
             break
-        some = [entry for entry in waiting if contest.is_open(entry)]
-        following = some[0] if some else min(open_, key=lambda entry: entry.bound)
-        waiting = some[1:]
+        following = min(open_, key=lambda entry: entry.bound)
         if following.search is None:
             contest.begin(following)
             left -= BEGINNING
             continue
-        slice_ = SLICE * effort * (FIRST_SLICE if some else 1.0)
-        left -= contest.advance(following, min(left, slice_), following is finalists[0])
+        left -= contest.advance(following, min(left, SLICE * effort), following is finalists[0])
     return _solved(contest, finalists, effort, stopped)
+
+
+def _of_each_shape(entries: list[_Entry]) -> list[_Entry]:
+    """Those first of which none before has as many ranks, chunks and micro-batches, in their order."""
+    seen, first, rest = set[tuple[int, ...]](), list[_Entry](), list[_Entry]()
+    for entry in entries:
+        config = entry.config
+        shape = config.schedule, config.pp, config.vpp, config.num_microbatches
+        (rest if shape in seen else first).append(entry)
+        seen.add(shape)
+    return [*first, *rest]
 
 
 def _solved(

@@ -13,20 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import PipelineSimulator, are_simulated
+from planner.schedule.critical import critical_paths
+from planner.schedule.graph import schedule_graph
 from planner.solve.splits.dealt import Chunks, Dealt
+from planner.solve.splits.families import known_of
 from planner.solve.splits.layers import Beside, LayerCosts
 from planner.solve.splits.many_chunks import Search, Simulated, even_splits
 from planner.solve.splits.one_chunk import OneChunk, Recomputing
 from planner.solve.splits.paths import Ways
+from planner.solve.splits.pipe import Kinds, Pipe
+from planner.solve.splits.profiles import Profiles, profiles
+from planner.solve.splits.programme import Outcome, Programme
+from planner.solve.splits.relaxed import Known, Relaxed, fullest
 from planner.solve.splits.room import Room
-from planner.solve.splits.ways_bound import WaysBound, known_ways
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 SLOWEST_TIMES: Final = 33  # at which what the slowest rank hides is looked at
 LONGEST: Final = 1e6  # [s] of a step where nothing is known of it
-# seconds of a processor, about: of ways through a schedule, also by passes, of a bound by them, of what ranks have room
-# for, and of a label of the exact programme and of starting with some
-WAYS, WAYS_PASS, WAYS_BOUND, EFFORT_OF_ROOM, LABEL, LABELS = 0.03, 3e-5, 0.01, 0.03, 8e-6, 0.005
+LABEL, LABELS = (
+    8e-6,
+    0.005,
+)  # seconds of a processor, about, of a label of the exact programme, and of starting with some
+AT_ONCE: Final = 6  # programmes that are solved before others have their turn
+LIMIT, MOST_LIMIT = 0.1, 6.0  # of the solver's deterministic time for one, at first and at most
+LEAST_AIM: Final = 0.1  # of what is open that is worth to be told
+TOLERANCE: Final = 1e-4  # of a step that is
 
 
 class Case(Protocol):
@@ -50,12 +61,13 @@ class Layout:
 
     def __init__(
         self, config: ParallelConfig, limit: float, simulator: PipelineSimulator, costs: LayerCosts, per_stage: bool,
-        fewest: int,
+        fewest: int, known: dict[Pipe, Known],
     ) -> None:  # fmt: skip
         self.config, self.simulator, self.costs, self.per_stage = config, simulator, costs, per_stage
-        self.fewest, self.room = fewest, Room(costs, limit)
-        self.known: list[Ways | None] = []
-        self.told = False
+        self.fewest, self.room, self.limit = fewest, Room(costs, limit), limit
+        self.known, self.most, self.descended = known, 0, False
+        self.relaxed: tuple[float, Relaxed] | None = None
+        self.pipe = Pipe.of(costs.model, config, fewest)
         closed = costs.v == 1 and costs.schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
         self.closed = closed
         self.simulated = bool(are_simulated(ConfigTable.of([config]))[0])
@@ -64,6 +76,7 @@ class Layout:
         """One for every number of recomputed layers; where every rank has a number of its own, one for none and one for
         some."""
         stated = [Recomputing(count, (self.costs.recomputed(count),)) for count in choices]
+        self.most = max(max(one.counts) for one in stated)
         if self.per_stage:
             counts = tuple(sorted({self.costs.recomputed(count) for count in choices}))
             stated = [one for one in stated if not one.stated]
@@ -71,16 +84,28 @@ class Layout:
                 stated.append(Recomputing(max(choices), counts))
         return [ClosedCase(self, one) if self.closed else SteppedCase(self, one) for one in stated]
 
-    def ways(self) -> Ways | None:
-        """Ways through the schedule that together bound it well."""
-        if not self.known:
-            self.known = [known_ways(self.costs)]
-        return self.known[0]
+    def ways(self) -> tuple[Known, float]:
+        """What is known of the pipeline, and the effort of finding it."""
+        spent = 0.0
+        if self.pipe not in self.known:
+            self.known[self.pipe], spent = known_of(self.pipe, self._profile(1.0))
+        return self.known[self.pipe], spent
 
-    def spent_on_ways(self) -> float:
-        """The effort of finding them, once."""
-        first, self.told = not self.told, True
-        return first * (WAYS + WAYS_PASS * 2 * self.costs.m * len(self.costs.rank_of))
+    def _profile(self, target: float) -> Profiles:
+        table = ConfigTable.of([self.config])
+        return profiles(self.costs.model, table, self.limit, target, np.array([float(self.most)]))
+
+    def relax(self, target: float) -> float:
+        """See what no split beats whose chunks recompute as many layers as they like, where steps may last `target`
+        [s], once; the effort."""
+        if self.relaxed is not None:
+            return 0.0
+        profile, (known, spent) = self._profile(target), self.ways()
+        relaxed = Relaxed(self.pipe, profile, known, Kinds(self.pipe, profile))
+        makespan = relaxed.solve() * float(profile.allowed[0])
+        bound = target if relaxed.least >= 1.0 else self.step_of(makespan, target)
+        self.relaxed = bound, relaxed
+        return spent + relaxed.effort
 
     def beside(self, slowest: float) -> float:
         """What a step takes beside its passes at least where no rank takes longer than `slowest` [s]."""
@@ -141,7 +166,7 @@ class ClosedCase:
 
 
 class SteppedCase:
-    """One whose splits are simulated: a bound, what leaves room in memory, a fast split, and all that are left."""
+    """One whose splits are simulated: a bound, a fast split, and whether a faster one is left."""
 
     def __init__(self, layout: Layout, recomputing: Recomputing) -> None:
         self.layout, self.recomputing = layout, recomputing
@@ -150,80 +175,116 @@ class SteppedCase:
         counts = np.full(layout.costs.p, self.count)
         simulated = Simulated(layout.costs, layout.simulator, counts)
         self.search = Search(simulated, layout.room, recomputing.stated, layout.fewest)
-        self.ways: WaysBound | None = None
-        self.held: NDArray[np.int64] | None = None  # layers that ranks have room for at most
+        self.programme: Programme | None = None
         self.descended = False
-        self.bounded = self.within = self.below = 0.0  # times up to which steps were taken [s]
+        self.below = 0.0  # the time below which nothing is left [s]
+        self.aim, self.limit, self.short = 1.0, LIMIT, False
 
     def may_learn(self, target: float) -> bool:
         return self.layout.simulated and self.below < target
 
     def learn(self, target: float, starts: Sequence[Chunks]) -> tuple[list[Dealt], float]:
-        layout, longest = self.layout, min(target, LONGEST)
-        if self.bounded < target:
-            self.bounded = target
-            return [], self._bound(longest)
-        if self.within < target:
-            self.within = target
-            return [], self._bound_within(longest)
-        assert self.ways is not None, "made at first"
-        before = self.search.simulated.effort + self.ways.effort
-        if not self.descended:
-            self.descended = True
-            for start in dict.fromkeys((*starts, *even_splits(layout.costs))):
+        longest, before = min(target, LONGEST), self.search.simulated.effort
+        unknown = target >= LONGEST  # no split is known that fits
+        if not self.layout.descended or (unknown and not self.descended):
+            known, spent = self.layout.ways()
+            self.search.simulated.effort += spent
+            if known.split is not None:  # which is fast for others
+                starts = [*starts[:1], known.split]
+            elif not self.layout.descended:
+                starts = list(dict.fromkeys((*starts, *even_splits(self.layout.costs))))
+            else:
+                starts = starts[-1:]  # where more is recomputed, from what was found
+            self.layout.descended = self.descended = True
+            for start in starts:
                 self.search.descend(np.array(start))
+            if self.search.best is not None:
+                known.split = tuple(self.search.best.tolist())
+            found = self._found()
+        elif unknown:
+            self.below, found = target, []
+        elif self.programme is None:
+            return [], self._relax(longest)
         else:
-            self.below = target
-            self._look_at_all(longest)
-        return self._found(), self.search.simulated.effort + self.ways.effort - before
+            found = self._look(longest)
+        return found, self.search.simulated.effort - before
 
-    def _bound(self, longest: float) -> float:
-        """Bound all splits, whatever memory there is; the effort."""
-        layout, spent = self.layout, WAYS_BOUND
-        if self.ways is None:
-            ways = layout.ways()
-            self.ways = WaysBound(layout.costs, ways, self.count, layout.fewest)
-            spent += layout.spent_on_ways()
-        makespan = self.ways.least(layout.costs.subtotal(longest) / layout.costs.m)
-        self.free = max(self.free, layout.step_of(makespan, longest))
-        self.bound = max(self.bound, self.free)
+    def _relax(self, longest: float) -> float:
+        """Bound all splits; the effort."""
+        spent = self.layout.relax(longest)
+        assert self.layout.relaxed is not None, "just made"
+        bound, relaxed = self.layout.relaxed
+        exact = None if self.layout.per_stage and self.count else self.count
+        self.programme = Programme(relaxed.pipe, relaxed.profile, relaxed.known, relaxed.kinds, exact)
+        if relaxed.split is not None:
+            self.programme.look_near(relaxed.split)
+        self.bound = max(self.bound, bound)
+        self.free = max(self.free, bound)
         return spent
 
-    def _bound_within(self, longest: float) -> float:
-        """Bound all splits that ranks have room for; the effort."""
-        layout, costs = self.layout, self.layout.costs
-        assert self.ways is not None, "made at first"
-        if self.held is None:
-            self.held = layout.room.most_layers(self.recomputing.stated, self.most_recomputed)
-        if (self.held >= costs.layers).all():
-            return EFFORT_OF_ROOM
-        makespan = np.inf
-        if self.held.sum() >= costs.layers:
-            makespan = self.ways.least(costs.subtotal(longest) / costs.m, self.held)
-        self.bound = max(self.bound, layout.step_of(makespan, longest))
-        return EFFORT_OF_ROOM + WAYS_BOUND
-
-    @property
-    def most_recomputed(self) -> int:
-        """Layers that chunks recompute at most."""
-        return max(self.recomputing.counts)
-
-    def _look_at_all(self, longest: float) -> None:
-        """The fastest of all splits that ways through the schedule leave below `longest`, if these are few."""
-        assert self.ways is not None, "made before"
+    def _allowed(self, longest: float) -> float:
+        """What passes and messages of a step that long may take, as the programme counts it."""
+        assert self.programme is not None, "made before"
         costs = self.layout.costs
         subtotal = costs.subtotal(longest)
-        splits = self.ways.below(subtotal - self.layout.beside(subtotal / costs.m))
-        if splits is None:
-            return
-        seconds = self.search.simulated.seconds(splits) if len(splits) else np.zeros(0)
-        order = np.argsort(seconds, kind="stable")
-        for at in order[seconds[order] < subtotal].tolist():
-            if self.search.fit(splits[[at]])[0]:
-                self.search.best, self.search.taken = splits[at], float(seconds[at])
-                self.bound = max(self.bound, costs.step_time(self.search.taken))
-                return
-        self.bound = max(self.bound, longest)
+        return (subtotal - self.layout.beside(subtotal / costs.m)) / float(self.programme.profile.allowed[0])
+
+    def _look(self, longest: float) -> list[Dealt]:
+        """Look for a split that is faster than `longest` and fits, or for what none beats; one that is found."""
+        programme, costs = self.programme, self.layout.costs
+        assert programme is not None, "made before"
+        aimed, subtotal = self.bound + self.aim * (longest - self.bound), costs.subtotal(longest)
+        for _ in range(AT_ONCE):
+            before = programme.effort
+            outcome, split = programme.solve(self._allowed(aimed), self.limit, self.short)
+            self.search.simulated.effort += programme.effort - before
+            if outcome is Outcome.NONE:
+                self.bound = max(self.bound, aimed)
+                if not self.short:  # whatever memory there is
+                    self.free = max(self.free, aimed)
+                if aimed >= longest or self.bound >= longest * (1 - TOLERANCE):
+                    self.below = longest
+                return []
+            if outcome is Outcome.UNKNOWN or split is None:
+                self._aim_lower(longest)
+                return []
+            programme.look_near(split)
+            seconds = float(self.search.simulated.seconds(split[None])[0])
+            fits = bool(self.search.fit(split[None])[0])
+            if seconds < subtotal and fits:
+                self.search.descend(split)
+                return self._found()
+            if not fits and not self.short:
+                self.short = True  # from here on it is a matter of memory
+            else:
+                self._rule_out(split, fits)
+        return []
+
+    def _aim_lower(self, longest: float) -> None:
+        """Be content with less, then look for longer."""
+        self.aim /= 2
+        if self.aim < LEAST_AIM or self.bound >= longest * (1 - TOLERANCE):
+            self.aim, self.limit = 1.0, 4 * self.limit
+            if self.limit > MOST_LIMIT:
+                self.below = longest
+
+    def _rule_out(self, split: NDArray[np.int64], fits: bool) -> None:
+        """See to it that the programme does not find this split again."""
+        programme, simulated = self.programme, self.search.simulated
+        assert programme is not None, "made before"
+        pipe, kinds = programme.pipe, programme.kinds
+        graph = schedule_graph(pipe.schedule, pipe.p, pipe.m, pipe.v)
+        times = simulated.stage_times(simulated.times(split[None]), self.layout.costs.hops)
+        new = programme.known.also(Ways.found(critical_paths(graph, times)))
+        if not fits:
+            again = np.minimum(split, self.count).astype(float)
+            for rank in range(pipe.p):
+                held = kinds.of_split(split).astype(float)
+                worst = fullest(pipe, programme.profile, kinds, rank, held, again)
+                if worst is not None:
+                    new |= programme.known.also_at(rank, worst)
+        if not new and not (len(kinds.number) > 1 and programme.in_order_at(range(1, pipe.chunks))):
+            programme.without(list(enumerate(split.tolist())))
 
     def _found(self) -> list[Dealt]:
         if self.search.best is None:

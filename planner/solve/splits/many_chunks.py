@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 Splits = NDArray[np.int64]
 
 MOVES: Final = 600  # of a layer that are simulated at a time at most
+PASSES, FEWEST_MOVES = 4_000_000, 40  # of all of them; but never fewer moves
 ASKED: Final = 16  # splits whose memory is looked at together
 REPAIRS: Final = 40  # moves of a layer until a split fits
 PASS: Final = 1e-8  # seconds of a processor, about, of a simulated pass
@@ -150,10 +151,11 @@ class Search:
     def _moves(self, split: Splits) -> Splits:
         """Splits that differ in the chunk of one layer; of many those that shorten the longest way most."""
         source, target = _pairs(split, self.fewest)
-        if len(source) > MOVES:
+        most = max(min(MOVES, PASSES // (2 * self.simulated.costs.m * len(split))), FEWEST_MOVES)
+        if len(source) > most:
             weights = self.simulated.weights(split)
             gain = np.zeros(len(source)) if weights is None else weights[source] - weights[target]
-            chosen = np.sort(np.argsort(-gain, kind="stable")[:MOVES])
+            chosen = np.sort(np.argsort(-gain, kind="stable")[:most])
             source, target = source[chosen], target[chosen]
         return _after(split, source, target)
 

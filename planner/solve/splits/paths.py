@@ -29,6 +29,7 @@ VARIED: Final = 80  # splits that differ from the even one at random, by so much
 SPREAD: Final = 0.15
 KEPT: Final = 40  # ways that are handed back beyond three for every chunk
 CLOSE: Final = 3e-4  # of bound and best split, as near as the programme goes
+FIRST_PASSES: Final = 6_000_000  # through which the first ways are looked for, of all splits
 LARGEST: Final = 60_000  # passes of a schedule through which ways are looked for
 _LEAST: Final = 1e-6  # of a layer's forward pass, the least that any pass takes
 
@@ -137,6 +138,15 @@ def best_ways(shape: Shape) -> Ways:
         near.append(split)
         found = found.and_also(more)
     return found.of(_longest(shape, found, np.array([best, *near[-len(full) - 2 :]])))
+
+
+@lru_cache(maxsize=256)
+def first_ways(shape: Shape) -> Ways:
+    """Ways through a schedule that are quickly found: of even splits, and of those with one rank heavier."""
+    graph = schedule_graph(shape.schedule, shape.p, shape.m, shape.v)
+    tried = _first_tried(shape)[: len(HEAVIER) * shape.p + 1]
+    most = max(FIRST_PASSES // (3 * shape.chunks * shape.m), 1)
+    return _tried(shape, graph, tried[:: -(-len(tried) // most)])[0]
 
 
 def _full(shape: Shape) -> list[Limit]:

@@ -24,6 +24,8 @@ from planner.frameworks.rulebook import FILLED_CHUNKS
 from planner.solve.splits.cases import Case, Layout
 from planner.solve.splits.dealt import Chunks, Dealt
 from planner.solve.splits.layers import LayerCosts
+from planner.solve.splits.pipe import Pipe
+from planner.solve.splits.relaxed import Known
 from planner.space.framework_rules import all_rules_for
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
@@ -131,14 +133,14 @@ class SplitSearch:
     `choices`: numbers of layers of a rank that may be recomputed, the configuration's own alone by default; the same
     number on every rank unless `per_stage`. `simulator`: of `model`, which may have timed the configuration before.
     `costs`: of the configuration's layers, where they are known. `own_time`: of a step under the stack's own split,
-    infinite where it does not fit, where that is known [s].
+    infinite where it does not fit, where that is known [s]. `known`: of pipelines, which may be of others as well.
     `result`: what is known so far. `done`: nothing is left to find.
     """
 
     def __init__(
         self, model: CostModel, config: ParallelConfig, limit: float, choices: Sequence[int] = (),
         per_stage: bool = False, cutoff: float = np.inf, simulator: PipelineSimulator | None = None,
-        costs: LayerCosts | None = None, own_time: float | None = None,
+        costs: LayerCosts | None = None, own_time: float | None = None, known: dict[Pipe, Known] | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.limit, self.per_stage = model, config, limit, per_stage
         self.own = Dealt(
@@ -155,7 +157,7 @@ class SplitSearch:
         self.cases: list[Case] = []
         if config.pp > 1 and config.schedule not in ADAPTIVE:
             costs = costs or LayerCosts(model, config)
-            some = Layout(config, limit, self.simulator, costs, per_stage, fewest_inner(model, config))
+            some = Layout(config, limit, self.simulator, costs, per_stage, fewest_inner(model, config), known if known is not None else {})
             given = tuple(sorted(set(choices or (config.recompute_layers,))))
             self.cases = some.cases(given)
         self._settle(cutoff)

@@ -1,0 +1,183 @@
+"""Which of many configurations have no split faster than some time? Of those alike, many at once.
+
+Configurations of one schedule, and as many ranks, chunks and micro-batches, differ in what layers cost. One that takes
+as little as any of them in everything stands for all: where it has no split that is fast enough and fits, none of them
+has; else they are halved. Left out: a single one of which this is not told (`split.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.chunks import are_simulated
+from planner.cost.model import CostModel
+from planner.schedule.critical import critical_paths
+from planner.schedule.graph import schedule_graph
+from planner.schedule.simulate import makespans
+from planner.solve.splits.paths import Shape, Ways, first_ways, timed
+from planner.solve.splits.pipe import Kinds, Pipe
+from planner.solve.splits.profiles import Profiles, profiles
+from planner.solve.splits.programme import Outcome, Programme
+from planner.solve.splits.relaxed import Known, Relaxed, times_of
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+STEP: Final = 1.15  # by which shapes are told apart where ways through them are looked for
+ONCE: Final = 0.03  # of the solver's deterministic time, for a family
+SHARES: Final = (0.992, 1.0)  # of what is allowed, that are looked at
+FAILED: Final = 3  # times that layers are cut anywhere where this tells too little
+AGAIN: Final = 4  # times that ways of what was found are added
+WAYS, WAYS_PASS = 0.003, 1e-5  # seconds of a processor, about, of ways through a schedule, also by passes
+CLOSED: Final = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)  # whose makespans have a closed form
+ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE)  # whose splits are the stack's own
+
+
+def shape_of(pipe: Pipe, profile: Profiles) -> Shape:
+    """About a profile's pipeline, with layers all alike."""
+    share = np.bincount(pipe.kinds, minlength=profile.passes.shape[1]) / len(pipe.kinds)
+    mean = share @ profile.passes[0]
+    unit = float(mean[0])
+
+    def told(values: Array) -> tuple[float, ...]:
+        return tuple(
+            0.0 if value <= 0 else STEP ** round(log(value, STEP)) for value in (values / unit).tolist()
+        )
+
+    hop = told(np.array([profile.hops[0].mean() if profile.hops.size else 0.0]))[0]
+    ends = told(profile.ends[0, 0]), told(profile.ends[0, 1])
+    return Shape(pipe.schedule, pipe.p, pipe.v, pipe.m, len(pipe.kinds), told(mean), ends, hop)
+
+
+def known_of(pipe: Pipe, profile: Profiles) -> tuple[Known, float]:
+    """Ways through a profile's pipeline that are quickly found, and the effort of it."""
+    return Known(first_ways(shape_of(pipe, profile))), WAYS + WAYS_PASS * 2 * pipe.m * pipe.chunks
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Configurations `rows` of one pipeline."""
+
+    pipe: Pipe
+    rows: Index
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Of `rows` of one pipeline what their layers cost, the `least` makespans as shares of what is allowed, and a split
+    near which they are."""
+
+    pipe: Pipe
+    rows: Index
+    own: Profiles
+    least: Array
+    near: Array
+
+    def bound(self, target: float) -> Array:
+        """Step times that no split beats, as far as they are below `target` (n,) [s]."""
+        steps = self.own.step_time(np.minimum(self.least, 1.0))
+        return np.where(self.least < 1.0, np.minimum(steps, target), target)
+
+
+class Families:
+    """Configurations, of whose chunks each recomputes so many layers at most (n,)."""
+
+    def __init__(
+        self, model: CostModel, table: ConfigTable, limit: float, recomputed: NDArray[np.int64],
+        fewest: Callable[[ParallelConfig], int], known: dict[Pipe, Known],
+    ) -> None:  # fmt: skip
+        self.model, self.table, self.limit, self.recomputed = model, table, limit, recomputed
+        self.known, self.effort = known, 0.0
+        names = ("schedule", "pp", "vpp", "num_microbatches")
+        usable = are_simulated(table) & ~np.isin(table["schedule"], ADAPTIVE) & (table["pp"] > 1)
+        usable &= (table["vpp"] > 1) | ~np.isin(table["schedule"], CLOSED)
+        rows = np.flatnonzero(usable)
+        keys = np.stack([table[name][rows] for name in names], axis=1)
+        found, of = np.unique(keys, axis=0, return_inverse=True)
+        self.groups = [
+            _Group(Pipe.of(model, table.row(int(some[0])), fewest(table.row(int(some[0])))), some)
+            for some in (rows[of.ravel() == i] for i in range(len(found)))
+        ]
+
+    def raise_bounds(
+        self, bound: Array, target: float, effort: float, stopped: Callable[[], bool] = lambda: False
+    ) -> Array:
+        """What no split of each beats (n,), at most `target`, where `bound` is known before [s]."""
+        found, end = bound.copy(), self.effort + effort
+        open_ = [(group, group.rows[found[group.rows] < target]) for group in self.groups]
+        open_ = [(group, rows) for group, rows in open_ if len(rows)]
+        some = list[_Some]()
+        for group, rows in sorted(open_, key=lambda one: float(found[one[1]].min())):
+            if self.effort >= end or stopped():
+                return found
+            recomputed = self.recomputed[rows].astype(float)
+            own = profiles(self.model, self.table.take(rows), self.limit, target, recomputed)
+            least, near = self._relaxed(group.pipe, own, end)
+            some.append(_Some(group.pipe, rows, own, least, near))
+            found[rows] = np.maximum(found[rows], some[-1].bound(target))
+        for share in SHARES:
+            for one in sorted(some, key=lambda one: float(found[one.rows].min())):
+                if self.effort >= end or stopped():
+                    break
+                self._whole(one, share, end)
+                found[one.rows] = np.maximum(found[one.rows], one.bound(target))
+        return found
+
+    def _relaxed(self, pipe: Pipe, own: Profiles, end: float) -> tuple[Array, Array]:
+        """What no makespan of some profiles is below, as shares of what is allowed, where layers may be cut anywhere,
+        and a split near which that is."""
+        if pipe not in self.known:
+            self.known[pipe], spent = known_of(pipe, own.least())
+            self.effort += spent
+        kinds, near = Kinds(pipe, own), np.full(pipe.chunks, len(pipe.kinds) / pipe.chunks)
+        least, told = np.where(own.allowed > 0, 0.0, np.inf), np.zeros(len(own), dtype=np.bool_)
+        failed = 0
+        while self.effort < end and failed < FAILED and (least[~told] < 1.0).any():
+            open_ = np.flatnonzero((least < 1.0) & ~told)
+            chosen = open_[[least[open_].argmin()]]  # what bounds it may bound others as well
+            relaxed = Relaxed(pipe, own.take(chosen), self.known[pipe], kinds)
+            relaxed.solve()
+            self.effort += relaxed.effort
+            told[chosen], failed = True, failed + (relaxed.least < 1.0)
+            least[chosen] = np.maximum(least[chosen], relaxed.least)
+            near = near if relaxed.split is None else relaxed.split
+            if relaxed.prices is not None:
+                least = np.maximum(least, relaxed.prices.least(pipe, own, kinds))
+        return least, near
+
+    def _whole(self, one: _Some, share: float, end: float) -> None:
+        """See of which profiles no split into whole layers takes so small a share of what is allowed, and fits."""
+        kinds, open_ = Kinds(one.pipe, one.own), np.flatnonzero(one.least < share)
+        waiting = [open_[np.argsort(-one.least[open_], kind="stable")]] if len(open_) else []
+        while waiting and self.effort < end:
+            some = waiting.pop(0)
+            if self._none(one.pipe, one.own.take(some).least(), self.known[one.pipe], kinds, one.near, share):
+                one.least[some] = share
+            elif len(some) > 1:
+                half = len(some) // 2
+                waiting = [some[:half], some[half:], *waiting]
+
+    def _none(self, pipe: Pipe, profile: Profiles, known: Known, kinds: Kinds, near: Array, share: float) -> bool:
+        """Is there no split that is fast enough and fits?"""
+        programme = Programme(pipe, profile, known, kinds)
+        programme.look_near(near)
+        graph = schedule_graph(pipe.schedule, pipe.p, pipe.m, pipe.v)
+        found = Outcome.UNKNOWN
+        for _ in range(AGAIN):
+            found, split = programme.solve(share, ONCE)
+            if split is None:
+                break
+            programme.look_near(split)
+            held = kinds.of_split(split).astype(float)
+            times = timed(times_of(pipe, profile, kinds, held, np.zeros(pipe.chunks)), profile.hops)
+            if makespans(graph, times)[0] <= share or not known.also(Ways.found(critical_paths(graph, times))):
+                break
+        self.effort += programme.effort
+        return found is Outcome.NONE

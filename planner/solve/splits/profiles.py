@@ -1,0 +1,162 @@
+"""What do layers, the ends of a pipeline and messages of many configurations cost, as shares of what each may take?
+
+Of configurations of one schedule, one number of ranks, chunks and micro-batches, whose splits differ in nothing else;
+so that the least of all is a configuration of none, which no split of theirs beats (`Profiles.least`). Left out: how
+layers are dealt (`programme.py`), and what a step takes beside its passes but for a bound (`cost.any_split`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.any_split import Rest
+from planner.cost.bounds import lasting_gradients, states_held
+from planner.cost.chunks import hop_seconds
+from planner.cost.levels import layer_level
+from planner.cost.model import CostModel
+from planner.cost.pipeline.stages import StageClasses, mean_classes
+from planner.cost.pipeline.step import FORWARD_SHARE, measured_factor, straggling
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+SAVED = 3  # the part of a pass that is less than none
+NOTHING = 1e-12
+PAIRED = (Schedule.DUALPIPE, Schedule.DUALPIPE_V)
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Of n configurations and K kinds of layers. Times are shares of what the passes and messages of a step may take
+    (`allowed` (n,) [s]), memory is a share of what a device has room for beside its fixed part.
+
+    `beside` (n,): what a step takes beside at least [s]; `factor` (n,): a whole step over both [1].
+    `passes` (n, K, 4): forward pass, input gradient, weight gradient, and what an overlapped pair saves. `again`
+    (n, K): recomputation of a whole layer. `ends` (n, 2, 4): passes of embedding, head and prediction modules. `hops`
+    (n, C - 1): messages behind every chunk. `kept`, `kept_again` (n, K): activations of a layer and a micro-batch,
+    kept whole and recomputed; `states` (n, K): of a layer; `ends_states` (n, 2): of the ends; `ends_kept` (n,): what
+    prediction modules keep of a micro-batch. `recomputed` (n,): layers that chunks recompute at most.
+    """
+
+    allowed: Array
+    beside: Array
+    factor: Array
+    passes: Array
+    again: Array
+    ends: Array
+    hops: Array
+    kept: Array
+    kept_again: Array
+    states: Array
+    ends_states: Array
+    ends_kept: Array
+    recomputed: Array
+
+    def __len__(self) -> int:
+        return len(self.allowed)
+
+    def take(self, rows: Index) -> Profiles:
+        """Some of them."""
+        return Profiles(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def least(self) -> Profiles:
+        """One that takes as little as any in everything, and saves and recomputes as many layers as any may."""
+        found = {field.name: getattr(self, field.name).min(axis=0, keepdims=True) for field in fields(self)}
+        for name in ("passes", "ends"):
+            found[name][..., SAVED] = getattr(self, name)[..., SAVED].max(axis=0)
+        found["recomputed"] = self.recomputed.max(keepdims=True)
+        return Profiles(**found)
+
+    def step_time(self, share: Array) -> Array:
+        """Steps whose passes and messages take so much of what is allowed, at least (n,) [s]."""
+        return np.asarray(self.factor * (np.maximum(share * self.allowed, 0.0) + self.beside))
+
+
+def profiles(
+    model: CostModel, table: ConfigTable, limit: float, target: float, recomputed: Array
+) -> Profiles:
+    """Configurations that may take `target` a step [s] and `limit` of a device [bytes], whose chunks recompute so many
+    layers at most (n,)."""
+    allowed, beside, factor = _allowed(model, table, target)
+    passes, again, ends = _passes(model, table)
+    hops = np.array([hop_seconds(model.layers, table.row(i)) for i in range(len(table))])
+    share = 1.0 / np.maximum(allowed, NOTHING)
+    memory = _memory(model, table, limit)
+    return Profiles(
+        allowed,
+        beside,
+        factor,
+        passes * share[:, None, None],
+        again * share[:, None],
+        ends * share[:, None, None],
+        hops.reshape(len(table), -1) * share[:, None],
+        *memory,
+        recomputed,
+    )
+
+
+def _allowed(model: CostModel, table: ConfigTable, target: float) -> tuple[Array, Array, Array]:
+    """What passes and messages may take at most, what a step takes beside [s], and the whole over both (n,) each."""
+    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
+    one = np.ones(len(table))
+    factor = measured_factor(model.problem, table) * (one + straggling(one, nodes, comm))
+    beside = Rest.of(model, table).beside(target / factor / table["num_microbatches"])
+    return target / factor - beside, beside, factor
+
+
+def _passes(model: CostModel, table: ConfigTable) -> tuple[Array, Array, Array]:
+    """Passes of layers (n, K, 4), recomputation of whole layers (n, K), passes of the ends (n, 2, 4) [s]."""
+    spec, level = model.problem.model, layer_level(model.layers, table)
+    rows, paired = level.of_row, np.isin(table["schedule"], PAIRED)
+    forward, backward = level.forward_time[:, rows], (level.time - level.forward_time)[:, rows]
+    weight = np.minimum(level.weight_gradient, level.time - level.forward_time - level.again)[:, rows]
+    weight = np.maximum(weight, 0.0)
+    saved = np.where(paired, level.saved[:, rows], 0.0)
+    passes = np.stack([forward, backward - weight, weight, saved]).transpose(2, 1, 0)
+    edges = np.stack([level.embedding, level.head])[:, rows]
+    share = FORWARD_SHARE * edges
+    ends = np.stack([share, edges - 2 * share, share, 0.0 * share]).transpose(2, 1, 0)
+    for kind, count in spec.mtp_kinds:
+        ends[:, 1] += count * passes[:, kind]
+    return passes, np.maximum(level.time_full - level.time, 0.0)[:, rows].T, ends
+
+
+def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, ...]:
+    """Shares of the room beside what is fixed: of activations, states, and of those of the ends (see `Profiles`)."""
+    spec, level = model.problem.model, layer_level(model.layers, table)
+    rows, number = level.of_row, len(spec.layer_kinds)
+    overhead, gradients = model.problem.stack.overhead, lasting_gradients(model.layers)
+    classes = mean_classes(table["pp"], np.zeros(number))
+    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
+    away = ((table["offload"] & OFFLOAD_ACTIVATIONS) > 0)[:, None]
+    # in pools of graphs nothing is wasted
+    factor = np.where(away, 0.0, 1.0 + overhead.fragmentation * (table["cuda_graph_impl"] == 0)[:, None])
+    kept = factor * level.kept[:, rows].T
+    kept_again = factor * np.minimum(level.kept, level.kept_full)[:, rows].T
+    shards = model.shards.shards(table, bare)
+    working = np.minimum(level.working, level.working_full)[rows]
+    room = limit * (1 + 1e-9) - overhead.context - shards.communicators[shards.of_row] - working
+    share = 1.0 / np.maximum(room, 1.0)
+
+    def held(some: StageClasses) -> Array:
+        return states_held(model.shards, table, some, gradients)[:, 0]
+
+    nothing = held(bare)
+    states = np.stack([held(_with_layer(bare, kind)) - nothing for kind in range(number)], axis=1)
+    ones = np.ones_like(classes.first)
+    ends = np.stack([held(replace(bare, first=ones)), held(replace(bare, last=ones))], axis=1)
+    behind = np.array(spec.last_stage_layers, dtype=np.float64)
+    ends[:, 1] += states @ behind
+    each = (kept, kept_again, np.maximum(states, 0.0), ends)
+    return (*(of * share[:, None] for of in each), (kept @ behind) * share)
+
+
+def _with_layer(classes: StageClasses, kind: int) -> StageClasses:
+    """Stages with one layer of a kind."""
+    layers = classes.layers.copy()
+    layers[:, :, kind] = 1.0
+    return replace(classes, layers=layers)
