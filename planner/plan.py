@@ -67,6 +67,7 @@ from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
 from planner.stopping import Stopwatch
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
+LONGEST = 1e6  # [s] of a step, where nothing fits under the stack's own splits and so none is known
 
 
 def make_plan(request: Request) -> Plan:
@@ -131,9 +132,11 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
             model, simulator, found, allowed, explicit, watch.stopped,
             lambda config: recompute_choices(problem, request.restrict, config),
             request.effort * (EFFORT if request.thorough else PASSING_EFFORT),
-            (lambda best: open_configurations(model, source, allowed, best)) if request.thorough else None,
+            (lambda best: open_configurations(model, source, allowed, min(best, LONGEST)))
+            if request.thorough else None,
         )  # fmt: skip
-        once = listed_once(problem, request.restrict)
+        kept = () if len(space.axes.graphs) > 1 else ("cuda_graph_impl",)
+        once = listed_once(problem, (*request.restrict, *kept))
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
     helps: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()

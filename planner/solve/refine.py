@@ -129,7 +129,7 @@ class _Contest:
             self.best = min(self.best, entry.time)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Entry:
     """A configuration, its step time under the stack's own split, the fastest of any layout so far and its time, and
     what none of its layouts beats [s]."""
@@ -185,7 +185,7 @@ def solve_splits(
             left -= BEGINNING
             continue
         slice_ = SLICE * effort * (FIRST_SLICE if some else 1.0)
-        left -= contest.advance(following, min(left, slice_), following is finalists[0])
+        left -= contest.advance(following, min(left, slice_), following in finalists[:1])
     return _solved(contest, finalists, effort, stopped)
 
 
@@ -195,7 +195,7 @@ def _solved(
     """What came of it. Further configurations join the finalists where a layout makes them as fast as these are."""
     slowest = max((entry.time for entry in finalists), default=np.inf)
     others = contest.entries[len(finalists) :]
-    taken = [*finalists, *(entry for entry in others if entry.time <= slowest)]
+    taken = [*finalists, *(entry for entry in others if entry.time <= slowest and entry.time < np.inf)]
     time = np.array([entry.time for entry in taken])
     best = ConfigTable.of([entry.taken for entry in taken])
     order = _ranked(best, time, np.arange(len(taken)))
