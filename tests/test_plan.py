@@ -20,7 +20,6 @@ from planner.plan import make_plan
 from planner.report.facts import subject_lines
 from planner.report.proof import assumed, cautions, once_sentence
 from planner.request import Request, cost_model, resolve
-from planner.space.axes import RESTRICTABLE
 from planner.space.batch import batch_words, global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
@@ -29,6 +28,7 @@ from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompu
 from planner.spec.planfile import Ending, Plan, PlannedConfig, Verdict
 from planner.spec.stack import Stack, elsewhere
 from planner.spec.verdict import MemoryVerdict
+from tests.problems import pins_of
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
 LLAMA_405B = Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048", tokens=15.6e12)
@@ -45,16 +45,6 @@ def config_of(plan: Plan, index: int = 0) -> ParallelConfig:
     fields = ParallelConfig.__dataclass_fields__
     planned = plan.choices[index].config
     return ParallelConfig(**{axis: getattr(planned, axis) for axis in fields if hasattr(planned, axis)})
-
-
-def pins_of(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
-    """Every axis of a configuration, but what follows from the others."""
-    unsaid = {
-        "recompute_layers": config.recompute != Recompute.FULL,
-        "recompute_modules": config.recompute != Recompute.SELECTIVE,
-        "cp_kind": config.cp == 1,
-    }
-    return {axis: (getattr(config, axis),) for axis in RESTRICTABLE if not unsaid.get(axis)}
 
 
 @pytest.mark.parametrize(

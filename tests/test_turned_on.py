@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_overlay import save_overlay
+from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
 from planner.estimate import make_estimate
@@ -23,6 +24,8 @@ from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay
 from planner.spec.planfile import CLOSED_GAP, Plan
 from planner.spec.tried import Held, HeldBy, TurnedOn
+from planner.spec.verdict import MemoryRoom
+from tests.problems import pins_of
 
 # without pipelines there is no split to solve, and the equations are the whole answer
 ASKED = Request(
@@ -39,9 +42,10 @@ def plan() -> Plan:
 def fastest(stack: str) -> float:
     """Step time of the fastest configuration that fits under one stack as it is named [s], by costing all."""
     problem, _ = resolve(replace(ASKED, stack=stack))
-    table = enumerate_configs(problem, rules_for(problem.stack), ASKED.restrict).table()
-    cost = evaluate_exactly(cost_model(problem), table)
-    fits = cost.device_memory <= problem.cluster.accelerator.memory * (1 - ASKED.headroom)
+    table = enumerate_configs(problem, rules_for(problem.stack), ASKED.restrict, ASKED.without).table()
+    model = cost_model(problem)
+    cost = evaluate_exactly(model, table)
+    fits = (cost.device_memory <= MemoryRoom.of(problem, ASKED.headroom).sure) & on_host(model, table)
     return float(np.where(fits, cost.step_time, np.inf).min())
 
 
@@ -78,13 +82,24 @@ def test_leaving_out_is_never_faster_and_naming_is_no_restriction(plan: Plan) ->
 
 def test_an_estimate_under_the_stack_of_a_choice_is_the_choice(plan: Plan) -> None:
     for choice in plan.choices[:3]:
-        axes = ("ep", "micro_batch", "zero", "recompute")
-        pins = {axis: (getattr(choice.config, axis),) for axis in axes}
-        if choice.config.recompute == 1:
-            pins["recompute_modules"] = (choice.config.recompute_modules,)
+        pins = pins_of(choice.config.parallel())
         again = make_estimate(replace(ASKED, stack=choice.stack, restrict=pins)).choices[0]
         assert again.step_time == choice.step_time
         assert again.memory == choice.memory
+
+
+def test_candidates_of_all_members_add_up(plan: Plan) -> None:
+    search, certificate = plan.search, plan.search.certificate
+    assert certificate is not None
+    removed = sum(rule.candidates for rule in search.removed)
+    undealt = search.undealt + search.undealt_by_memory
+    assert search.candidates == certificate.candidates == removed + search.legal + undealt
+    assert certificate.by_rule == removed
+    by_memory = certificate.by_memory - search.too_large - search.undealt_by_memory
+    assert search.legal == search.costed + by_memory + certificate.by_bound - search.undealt
+    (one,) = members(resolve(ASKED)[0], ASKED.restrict)[:1]
+    space = enumerate_configs(one, rules_for(one.stack), ASKED.restrict, ASKED.without)
+    assert search.candidates == space.total * len(search.members)
 
 
 def test_an_option_is_listed_only_where_it_changes_something(plan: Plan) -> None:
