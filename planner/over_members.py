@@ -38,16 +38,21 @@ def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
     """The best plan of every stack that a question names, with any of its options; `plan_of`: one of these alone."""
     check_request(request)
     asked = each_stack(request)
-    if len(asked) == 1:
-        return _of_stack(request, plan_of)
+    with Stopwatch(request.time_limit) as watch:
+        if len(asked) == 1:
+            return _of_stack(request, plan_of, watch)
+        return _of_stacks(request, asked, plan_of, watch)
+
+
+def _of_stacks(request: Request, asked: Sequence[Request], plan_of: PlanOf, watch: Stopwatch) -> Plan:
+    """The best plan of several stacks, each `asked` about alone."""
     plans: list[Plan] = []
     standings: list[StackStanding] = []
     errors: list[PlannerError] = []
-    watch = Stopwatch(request.time_limit)
     for one in asked:
         assert one.stack is not None, "named"
         try:
-            plans.append(_of_stack(_in_time(one, watch), plan_of))
+            plans.append(_of_stack(one, plan_of, watch))
         except (FileInputError, UnknownNameError):
             raise
         except PlannerError as error:
@@ -88,9 +93,9 @@ class _Planned:
         return self.posed.problem
 
 
-def _of_stack(request: Request, plan_of: PlanOf) -> Plan:
+def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
     """The best plan of one stack with any of its options."""
-    base, watch = pose(request), Stopwatch(request.time_limit)
+    base = pose(request)
     named = base.problem.stack.name
     tried = members(base.problem, request.restrict, request.without)
     options = [(*request.options, *turned_on(member.stack.name, named)) for member in tried]
