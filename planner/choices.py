@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from planner.campaign.run import run_facts
 from planner.cost.chunks import PipelineSimulator
-from planner.cost.host_memory import host_need
+from planner.cost.host_memory import host_need, on_host
 from planner.cost.memory.moments import PHASES
 from planner.cost.mfu import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.model import CostModel
@@ -70,7 +70,8 @@ class Chooser:
         better = bool(solved.chunks) and solved.chunks != own
         if better and explicit_splits(stack.framework):
             assert solved.dealt is not None, "a split that is better"
-            choice = self._choice(config, cost_of_split(self.model, config, solved.dealt, self.simulator), 0)
+            dealt = cost_of_split(self.model, config, solved.dealt, self.simulator)
+            choice = self._choice(config, dealt, 0, solved.dealt.of_model(self.model))
             choice = choice.model_copy(update={"layout": write_layout(solved.chunks, spec.mtp_layers)})
             own = solved.chunks
         else:
@@ -90,9 +91,11 @@ class Chooser:
         )
         if even_time is not None and even_time < choice.step_time and not note:
             note = "the even split's memory might not fit"
+        own_fits = cost.device_memory[row] <= self.room.allowed(choice.memory.peak)
+        own_fits &= on_host(self.model, ConfigTable.of([config]))[0]
         facts = SplitFacts(
             layers_per_chunk=own,
-            own_step_time=float(cost.step_time[row]),
+            own_step_time=float(cost.step_time[row]) if own_fits else None,
             even_step_time=even_time,
             bound=min(solved.bound, choice.step_time),
             gap=max(1 - solved.bound / choice.step_time, 0.0),
@@ -113,7 +116,10 @@ class Chooser:
         text = "; ".join(filter(None, (choice.split.note, note)))
         return choice.model_copy(update={"split": choice.split.model_copy(update={"note": text})})
 
-    def _choice(self, config: ParallelConfig, cost: CostTable, row: int) -> Choice:
+    def _choice(
+        self, config: ParallelConfig, cost: CostTable, row: int, dealt: CostModel | None = None
+    ) -> Choice:
+        """A row of a table of costs; `dealt`: the model with layers dealt otherwise than the stack does."""
         job, cluster = self.problem.job, self.problem.cluster
         step = float(cost.step_time[row])
         rate = job.tokens_per_step / step / cluster.num_devices
@@ -129,7 +135,7 @@ class Chooser:
         flops = rate * counted
         peak = self.model.layers.gemm_peak
         band = confidence_of(self.problem, self.model).band
-        memory, layers = self._memory(config, cost, row)
+        memory, layers = self._memory(config, cost, row, dealt or self.model)
         assert cost.detail is not None, "costed with keep_terms"
         time = {name: float(value[row]) for name, value in cost.detail.time.items()}
         least, most = host_range(config.offload, time["host_transfer"])
@@ -158,7 +164,9 @@ class Chooser:
         told = len(set(dealt)) > 1 and explicit_splits(self.problem.stack.framework)
         return write_layout(dealt, self.problem.model.mtp_layers) if told else ""
 
-    def _memory(self, config: ParallelConfig, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
+    def _memory(
+        self, config: ParallelConfig, cost: CostTable, row: int, model: CostModel
+    ) -> tuple[Memory, tuple[int, ...]]:
         detail = cost.detail
         assert detail is not None, "costed with keep_terms"
         pipeline, binding = int(detail.class_row[row]), int(detail.stage_class[row])
@@ -190,7 +198,7 @@ class Chooser:
             )
             for rank in ranks:
                 layers[rank] = count
-        host = host_need(self.model, config)
+        host = host_need(model, config)
         here = {"states": host.states, "activations": host.activations, "checkpoint copy": host.staging}
         room = self.problem.cluster.host_memory
         fits = room is None or float(host.total[0]) <= room

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.recommend import Pick
-from planner.spec.planfile import Certificate, Concern, Ending, Plan, Reason, Trade
-from planner.units import GIB, format_capacity
+from planner.spec.planfile import CLOSED_GAP, Certificate, Concern, Ending, Plan, Reason, Trade
+from planner.units import GIB, format_capacity, format_small
 
 GAP_SAID: Final = 1e-3  # of the step: a larger gap stands in the headline
 LITTLE: Final = 0.1 * GIB  # memory not worth a word
@@ -55,7 +55,7 @@ def recommendation(pick: Pick) -> str:
 
 def trade_said(trade: Trade) -> str:
     """What a trade costs and brings, in words."""
-    parts = [f"{trade.slower:.1%} slower"]
+    parts = ["as fast" if trade.slower <= CLOSED_GAP else f"{format_small(trade.slower, '')} slower"]
     if abs(trade.more_free) >= LITTLE:
         size = format_capacity(abs(trade.more_free))
         parts.append(f"{size} {'more' if trade.more_free > 0 else 'less'} free")

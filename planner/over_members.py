@@ -1,8 +1,8 @@
 """Which stack, with which of its options, is best? A search for each, merged.
 
 Every member of the search (`space/members.py`) is searched under the stack's own splits; those within `NEAR` of the
-best are planned with little effort, and the best of these in full. Left out: layouts of the others' configurations,
-which the certificate counts.
+best are planned with little effort, and the best of these in full; once more without options that gain it nothing.
+Left out: layouts of the others' configurations, which the certificate counts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
 from planner.posed import Posed, Screened, pose
@@ -27,7 +28,7 @@ from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objec
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, StackStanding
 from planner.stopping import Stopwatch
-from planner.turned_on import standing, step_time_of, time_of, turned_on_facts
+from planner.turned_on import opened, standing, step_time_of, time_of, turned_on_facts
 
 PlanOf = Callable[[Request, Posed], Plan]
 NEAR: Final = 0.02  # of the step time: what solved splits may make of it
@@ -37,16 +38,21 @@ def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
     """The best plan of every stack that a question names, with any of its options; `plan_of`: one of these alone."""
     check_request(request)
     asked = each_stack(request)
-    if len(asked) == 1:
-        return _of_stack(request, plan_of)
+    with Stopwatch(request.time_limit) as watch:
+        if len(asked) == 1:
+            return _of_stack(request, plan_of, watch)
+        return _of_stacks(request, asked, plan_of, watch)
+
+
+def _of_stacks(request: Request, asked: Sequence[Request], plan_of: PlanOf, watch: Stopwatch) -> Plan:
+    """The best plan of several stacks, each `asked` about alone."""
     plans: list[Plan] = []
     standings: list[StackStanding] = []
     errors: list[PlannerError] = []
-    watch = Stopwatch(request.time_limit)
     for one in asked:
         assert one.stack is not None, "named"
         try:
-            plans.append(_of_stack(_in_time(one, watch), plan_of))
+            plans.append(_of_stack(one, plan_of, watch))
         except (FileInputError, UnknownNameError):
             raise
         except PlannerError as error:
@@ -87,9 +93,9 @@ class _Planned:
         return self.posed.problem
 
 
-def _of_stack(request: Request, plan_of: PlanOf) -> Plan:
+def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
     """The best plan of one stack with any of its options."""
-    base, watch = pose(request), Stopwatch(request.time_limit)
+    base = pose(request)
     named = base.problem.stack.name
     tried = members(base.problem, request.restrict, request.without)
     options = [(*request.options, *turned_on(member.stack.name, named)) for member in tried]
@@ -119,7 +125,27 @@ def _of_stack(request: Request, plan_of: PlanOf) -> Plan:
     else:
         best = first
     others = [one for one in planned if one.posed is not best.posed]
+    kept = _gaining(best, base.problem) if by_time and best.plan.found and not watch.stopped() else None
+    if kept is not None:
+        fewer = pose(replace(request, options=(*request.options, *kept)))
+        pair = best, _Planned(fewer, plan_of(_in_time(fewer.request, watch), fewer))
+        best, other = sorted(pair, key=lambda one: _rank(one.plan, request))
+        others.append(other)
     return _told(request, base.problem, best, others, screened)
+
+
+def _gaining(best: _Planned, base: Problem) -> tuple[str, ...] | None:
+    """The options of a plan but for those of every member that gain its best configuration nothing; None where there is
+    no such one."""
+    choice = best.plan.choices[0]
+    named = turned_on(active_stack(best.problem, base.stack, choice.config.parallel()), base.stack.name)
+    kept = named
+    for name in named:
+        others = tuple(other for other in kept if other != name)
+        time = step_time_of(with_turned_on(base, others), choice) if SEARCHED[name].always else None
+        if time is not None and time <= choice.step_time * (1 + CLOSED_GAP):
+            kept = others
+    return None if kept == named else kept
 
 
 def _told(
@@ -135,7 +161,7 @@ def _told(
         }
         times |= {name: one.choices[0].step_time for name, one in names.items() if one.found}
         plan = _with_turned_on(plan, base, times, screened)
-    tried = [one.posed.problem.stack.name for one in screened] or list(names)
+    tried = dict.fromkeys([*(one.posed.problem.stack.name for one in screened), *names])
     search = plan.search.model_copy(update={"members": tuple(tried), "without": request.without})
     plan = plan.model_copy(update={"search": search})
     gains: tuple[Gain, ...] = ()
@@ -264,8 +290,9 @@ def _rank(plan: Plan, request: Request) -> tuple[float, float]:
 
 
 def _worth(choice: Choice) -> float:
-    """Its step time, where an option must gain more than what counts as a tie [s]."""
-    return choice.step_time * (1 + CLOSED_GAP * choice.stack.count(SEPARATOR))
+    """Its step time, where whatever is turned on must gain more than what counts as a tie [s]."""
+    on = choice.stack.count(SEPARATOR) + opened(choice.config, load_stack(choice.stack).limits)
+    return choice.step_time * (1 + CLOSED_GAP * on)
 
 
 def _ending(plan: Plan) -> Ending:
@@ -336,8 +363,8 @@ def _proven(certificates: Sequence[Certificate]) -> Certificate | None:
     update = {**added, "ending": ending, "outside_bound": min(outside, default=None)}
     bounds = [one.bound for one in certificates if one.bound is not None]
     if first.best is not None and bounds and first.objective is Objective.STEP_TIME:
+        # another's best may be less than the first's, by no more than a tie
         bests = [one.best for one in certificates if one.best is not None]
-        best, bound = min(bests), min(bounds)
-        bound = min(best, bound)
-        update |= {"best": best, "bound": bound, "gap": (best - bound) / best}
+        bound = min(*bests, *bounds)
+        update |= {"bound": bound, "gap": (first.best - bound) / first.best}
     return first.model_copy(update=update)

@@ -40,6 +40,7 @@ from planner.solve.refine import (
     PASSING_FINALISTS,
     PASSING_SIMULATED,
     SIMULATED,
+    SplitsSolved,
     listed_once,
     refine,
     solve_splits,
@@ -65,8 +66,10 @@ from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
 from planner.stopping import Stopwatch
+from planner.turned_on import plainest
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
+LONGEST = 1e6  # [s] of a step, where nothing fits under the stack's own splits and so none is known
 
 
 def make_plan(request: Request) -> Plan:
@@ -131,9 +134,12 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
             model, simulator, found, allowed, explicit, watch.stopped,
             lambda config: recompute_choices(problem, request.restrict, config),
             request.effort * (EFFORT if request.thorough else PASSING_EFFORT),
-            (lambda best: open_configurations(model, source, allowed, best)) if request.thorough else None,
+            (lambda best: open_configurations(model, source, allowed, min(best, LONGEST)))
+            if request.thorough else None,
         )  # fmt: skip
-        once = listed_once(problem, request.restrict)
+        splits = _plainest_first(splits, problem)
+        kept = () if len(space.axes.graphs) > 1 else ("cuda_graph_impl",)
+        once = listed_once(problem, (*request.restrict, *kept))
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
     helps: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
@@ -156,6 +162,15 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
     if len(space) <= FEW_CUTS and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)
+
+
+def _plainest_first(splits: SplitsSolved, problem: Problem) -> SplitsSolved:
+    """The same; of configurations that tie with the fastest the one with the fewest things turned on comes first."""
+    first = plainest(splits.best, splits.time, problem.stack.limits) if len(splits.best) else 0
+    if not first:
+        return splits
+    order = np.array([first, *(row for row in range(len(splits.best)) if row != first)])
+    return replace(splits, best=splits.best.take(order), time=splits.time[order], per_stage=None)
 
 
 def _advice(

@@ -91,8 +91,8 @@ def pose(request: Request) -> Posed:
     problem, assumed = resolve(request)
     rules = rules_for(problem.stack)
     space = Space(problem, rules, request.restrict, request.without)
-    undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
-    batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
+    undivided = not request.global_batch and any(removed.rule == "batch-dp" for removed in space.removed)
+    batches = legal_batches(problem, rules, request.restrict) if undivided and space.is_empty() else []
     if batches:
         batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
         problem, assumed = resolve(replace(request, global_batch=str(batch)))

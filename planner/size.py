@@ -25,11 +25,14 @@ from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
 from planner.request import Request, each_stack, resolve
+from planner.space.axes import Axes
 from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
+from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
 from planner.spec.rule import Problem
+from planner.spec.verdict import MemoryRoom
 
 LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for
 MOST_HALVINGS = 8
@@ -127,7 +130,7 @@ class _Sizer:
         problems = _problems(replace(self.request, gpus=self.per_node))
         self.problem = problems[0]
         self.noun = self.problem.cluster.accelerator.noun
-        least = min(_least_devices(problem, request.headroom) for problem in problems)
+        least = min(_least_devices(problem, self.request) for problem in problems)
         self.least_nodes = -(-least // self.per_node)
 
     def at(self, nodes: int) -> Point:
@@ -418,9 +421,16 @@ def _problems(request: Request) -> list[Problem]:
     return found
 
 
-def _least_devices(problem: Problem, headroom: float) -> int:
-    """Devices below which not even master weights and moments fit."""
-    of_stack = problem.stack.states
+def _least_devices(problem: Problem, request: Request) -> int:
+    """Devices below which not even master weights and moments fit, beside hosts where these may live there."""
+    if problem.job.lora_rank is not None:  # a frozen model has none
+        return 1
+    of_stack, cluster = problem.stack.states, problem.cluster
     each = of_stack.master + of_stack.moment_bytes(problem.job.optimizer)
-    room = problem.cluster.accelerator.memory * (1 - headroom)
+    room = MemoryRoom.of(problem, request.headroom).most
+    tried = Axes(problem, request.restrict, request.without).offload(1)
+    if any(offload & OFFLOAD_OPTIMIZER for (offload,) in tried):
+        if cluster.host_memory is None:
+            return 1
+        room += cluster.host_memory / cluster.devices_per_node
     return max(math.ceil(model_parameters(problem.model).total * each / room), 1)

@@ -16,13 +16,15 @@ from planner.spec.planfile import Ending
 
 
 class Stopwatch:
-    """Time since it was made, and whether work must end. Catches Ctrl-C between `with` and its end."""
+    """Time since it was made, and whether work must end. Catches Ctrl-C between `with` and its end; within that of
+    another it ends with that one, and that one with it."""
 
     def __init__(self, time_limit: float | None = None) -> None:
         self.started = time.perf_counter()
         self.time_limit = time_limit
         self.ending = Ending.COMPLETE
         self._before: object = None
+        self._outer: Stopwatch | None = None
 
     def seconds(self) -> float:
         """Seconds since the start."""
@@ -42,10 +44,16 @@ class Stopwatch:
         if self.ending is Ending.INTERRUPTED:
             raise KeyboardInterrupt
         self.ending = Ending.INTERRUPTED
+        if self._outer is not None:
+            self._outer._interrupt(number, frame)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # handlers can be set nowhere else
             self._before = signal.signal(signal.SIGINT, self._interrupt)
+            outer = getattr(self._before, "__self__", None)
+            self._outer = outer if isinstance(outer, Stopwatch) else None
+            if self._outer is not None and self._outer.ending is Ending.INTERRUPTED:
+                self.ending = Ending.INTERRUPTED
         return self
 
     def __exit__(

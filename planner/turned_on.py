@@ -7,16 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import SEPARATOR
 from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.request import cost_model
 from planner.space.members import turned_on
-from planner.spec.config import ConfigTable
-from planner.spec.planfile import Choice
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.planfile import CLOSED_GAP, Choice, PlannedConfig
 from planner.spec.rule import Problem
+from planner.spec.stack import Limits
 from planner.spec.tried import StackStanding, TurnedOn
+
+
+def opened(config: ParallelConfig | PlannedConfig, limits: Limits) -> int:
+    """How many things a configuration has on that a search opens by itself, beside what the stack does anyway."""
+    graphs, pipelines = config.cuda_graph_impl != limits.own_graphs, config.pp > 1
+    return config.offload.bit_count() + graphs + (pipelines and not limits.pipelines_tried)
+
+
+def plainest(table: ConfigTable, time: NDArray[np.float64], limits: Limits) -> int:
+    """The row with the fewest of these of those that tie with the fastest, the first of equals. `time`: of rows [s]."""
+    tied = np.flatnonzero(time <= time.min() * (1 + CLOSED_GAP))
+    return int(min(tied, key=lambda row: opened(table.row(int(row)), limits)))
 
 
 def step_time_of(problem: Problem, choice: Choice) -> float | None:

@@ -145,3 +145,9 @@ def format_energy(value: float) -> str:
 def format_count(value: float) -> str:
     """A count with k, M, B or T."""
     return _scaled(value, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))).strip()
+
+
+def format_small(share: float, space: str = " ") -> str:
+    """A share that is more than nothing in percent, one that would be printed as nothing too: "0.3 %",
+    "less than 0.1 %"."""
+    return f"{100 * share:.1f}{space}%" if share >= 5e-4 else f"less than 0.1{space}%"

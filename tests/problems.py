@@ -13,10 +13,11 @@ from planner.catalog.load_stacks import load_stack
 from planner.cost.layer import LayerCost
 from planner.cost.model import CostModel
 from planner.request import cost_model
+from planner.space.axes import RESTRICTABLE
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.attention import Attention, AttentionKind, QkNorm
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.indexer import Indexer
 from planner.spec.job import Job, Optimizer
 from planner.spec.layer import Activation, Layer, Mlp, Moe
@@ -145,3 +146,13 @@ def layer_of(subject: Problem, *configs: ParallelConfig, kind: int = -1) -> Laye
     """Costs of one kind of layer under these configurations."""
     model = costs(subject)
     return model.layers.layer(model.kinds[kind], ConfigTable.of(configs))
+
+
+def pins_of(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
+    """Every axis of a configuration, but what follows from the others."""
+    unsaid = {
+        "recompute_layers": config.recompute != Recompute.FULL,
+        "recompute_modules": config.recompute != Recompute.SELECTIVE,
+        "cp_kind": config.cp == 1,
+    }
+    return {axis: (getattr(config, axis),) for axis in RESTRICTABLE if not unsaid.get(axis)}

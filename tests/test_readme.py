@@ -57,7 +57,7 @@ def test_output_has_the_shape_of_what_is_printed() -> None:
 
 def verdict(output: str) -> tuple[str, float]:
     """The configuration and the step time of the first line."""
-    found = re.match(r"\s*(.*): ([0-9.]+) s a step", output)
+    found = re.match(r"\s*(.*): ([0-9.]+) s\sa step", output)
     assert found, output[:80]
     return found[1], float(found[2])
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,12 +24,13 @@ from planner.report.sizing import headline, sizing_document, sizing_facts
 from planner.report.text import render
 from planner.request import Request
 from planner.size import Goal, Sizing, size_cluster
+from planner.space.without import ALL
 from planner.spec.planfile import Plan
 
 NODES = 12
 REQUEST = Request(
     "llama-3.1-8b", f"{NODES}x8 h100 400G-ib", seq_len=4096, global_batch="48", tokens=1e11,
-    assume=("price=2 $/h",),
+    assume=("price=2 $/h",), without=(ALL,),
 )  # fmt: skip
 
 
@@ -68,7 +70,7 @@ def test_fastest_in_budget_equals_every_size_tried(every_size: dict[int, Plan], 
 
 
 def test_fewest_that_fit_equals_every_size_tried() -> None:
-    large = replace(REQUEST, model="llama-3.1-70b", tokens=None)
+    large = replace(REQUEST, model="llama-3.1-70b", tokens=None, front=False, restrict={"vpp": (1, 2)})
     found = size_cluster(large, Goal.MIN)
     fits = [
         n
@@ -78,6 +80,14 @@ def test_fewest_that_fit_equals_every_size_tried() -> None:
     assert found.answer is not None
     assert found.answer.nodes == fits[0]
     assert fits[0] > 1, "the question has an answer other than the first size"
+
+
+@pytest.mark.parametrize("more", [{"without": ()}, {"lora_rank": 16, "frozen_bits": 4}], ids=str)
+def test_states_that_are_on_hosts_or_not_there_need_no_devices(more: dict[str, Any]) -> None:
+    """What would fill two nodes with the states of every parameter runs on one."""
+    found = size_cluster(replace(REQUEST, model="llama-3.1-70b", tokens=None, **more), Goal.MIN)
+    assert found.answer is not None
+    assert found.answer.nodes == 1
 
 
 @pytest.fixture(scope="module")

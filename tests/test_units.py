@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.units import format_bandwidth, format_capacity
+from planner.units import format_bandwidth, format_capacity, format_small
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,9 @@ def test_no_capacity_is_a_power_of_ten(size: float, text: str) -> None:
 def test_bandwidth_keeps_three_figures() -> None:
     assert format_bandwidth(3.35e12) == "3.35 TB/s"
     assert format_bandwidth(999.7e9) == "1,000 GB/s"
+
+
+def test_a_small_share_is_not_nothing() -> None:
+    assert format_small(0.0031) == "0.3 %"
+    assert format_small(0.0005, "") == "0.1%"
+    assert format_small(0.00046) == "less than 0.1 %"

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from planner.cost.levels import layer_level, pipeline_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import ChunkKinds, StageClasses
-from planner.cost.pipeline.uneven_chunks import UnevenChunks, as_one_pipeline, side_by_side
+from planner.cost.pipeline.uneven_chunks import UnevenChunks, side_by_side
 from planner.cost.prepared import PreparedCosts
-from planner.schedule.formulas import in_flight
-from planner.schedule.held import interleaved_moments
 from planner.spec.config import ConfigTable, ParallelConfig, Placement, Schedule
 
 Array = NDArray[np.float64]
@@ -35,23 +33,6 @@ class RankContents:
     recomputed: Array
     chunks: Sequence[ChunkKinds] = ()
     first: Sequence[int] = ()
-
-
-def least_rank_bytes(model: CostModel, config: ParallelConfig, contents: RankContents) -> Array:
-    """Device memory that ranks of an interleaved pipeline need at least with some layers, whichever chunks these lie
-    in: as if all lay where fewest micro-batches are in flight, at every moment of a step (W,) [bytes]."""
-    p, v, m = config.pp, config.vpp, config.num_microbatches
-    behind = np.array(model.problem.model.last_stage_layers, dtype=np.float64)
-    kept = np.concatenate([contents.layers - contents.recomputed, contents.recomputed], axis=1)
-    peaks, losses = list[Array](), list[Array]()
-    for rank, layers in zip(contents.rank.tolist(), kept, strict=True):
-        last, whole = rank == p - 1, float(np.asarray(in_flight(rank, p, v, m)))
-        for found, held in zip((peaks, losses), interleaved_moments(p, v, m, rank), strict=True):
-            some = held.min(axis=1)[:, None] * layers
-            some[:, : len(behind)] += last * held[:, -1:] * behind
-            found.append(some[None] / whole)
-    ends = [loss for loss, rank in zip(losses, contents.rank.tolist(), strict=True) if rank == p - 1]
-    return _bytes(model, config, contents, as_one_pipeline(peaks, ends))
 
 
 def rank_bytes(model: CostModel, config: ParallelConfig, contents: RankContents) -> Array:

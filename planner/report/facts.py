@@ -331,7 +331,9 @@ def split_sentence(choice: Choice) -> str:
         gain = 1 - choice.step_time / split.even_step_time
         than = f"than the even split ({precise_time(split.even_step_time)})"
         said.append(f"{gain:.1%} faster {than}" if gain >= 0 else f"{-gain:.1%} slower {than}")
-    if split.own_step_time is not None and split.own_step_time > choice.step_time * (1 + 1e-9):
+    if split.own_step_time is None:
+        said.append("the stack's own does not fit")
+    elif split.own_step_time > choice.step_time * (1 + 1e-9):
         said.append(f"{1 - choice.step_time / split.own_step_time:.1%} faster than the stack's own")
     said.append(
         "no split is faster" if split.gap <= CLOSED_GAP else f"at best {split.gap:.1%} more is possible"

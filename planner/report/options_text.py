@@ -12,7 +12,7 @@ from typing import Final
 from planner.catalog.stack_options import OPTIONS, SEPARATOR
 from planner.spec.planfile import CLOSED_GAP, Choice, Plan
 from planner.spec.tried import Held, HeldBy, StackStanding, TurnedOn
-from planner.units import format_time
+from planner.units import format_small, format_time
 
 _WHY: Final[Mapping[HeldBy, str]] = {
     HeldBy.NUMERICS: "which would change numerics",
@@ -44,7 +44,7 @@ def _without(one: TurnedOn, best: float) -> str:
 def _slower(time: float, best: float) -> str:
     """A step time against the best."""
     more = time / best - 1
-    return f"{format_time(time)}, " + (f"{100 * more:.1f} % slower" if more > CLOSED_GAP else "as fast")
+    return f"{format_time(time)}, " + (f"{format_small(more)} slower" if more > CLOSED_GAP else "as fast")
 
 
 def held_sentence(held: Sequence[Held]) -> str:
@@ -73,7 +73,7 @@ def stack_rows(standings: Sequence[StackStanding]) -> tuple[tuple[str, str, str,
         if one.step_time is None or best is None:
             rows.append((one.name, "", "", one.reason))
             continue
-        slower = "" if one.step_time == best else f"{100 * (one.step_time / best - 1):.1f} %"
+        slower = "" if one.step_time == best else format_small(one.step_time / best - 1)
         more = one.stack.removeprefix(one.name)
         rows.append(
             (one.name, format_time(one.step_time), slower, " ".join(filter(None, (one.configuration, more))))
@@ -92,7 +92,7 @@ def lead_sentence(standings: Sequence[StackStanding]) -> str:
     lead = second.step_time / first.step_time - 1
     if lead <= CLOSED_GAP:
         return f"{first.name} and {second.name} are as fast as each other"
-    return f"{first.name} wins: {second.name}, the next, takes {100 * lead:.1f} % longer"
+    return f"{first.name} wins: {second.name}, the next, takes {format_small(lead)} longer"
 
 
 def stack_letters(choices: Sequence[Choice]) -> tuple[tuple[str, ...], tuple[str, ...]]:

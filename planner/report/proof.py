@@ -74,16 +74,18 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
 def proof_sentence(certificate: Certificate) -> str:
     """What is proven of the best configuration, what is not, and of which set: what is held fixed."""
     said = _proven(certificate)
-    parts = said, outside_sentence(certificate), held_sentence(certificate.held)
-    return "; ".join(filter(None, parts)) if said else ""
+    parts = said, outside_sentence(certificate), held_sentence(certificate.held) if said else ""
+    return "; ".join(filter(None, parts))
 
 
 def outside_sentence(certificate: Certificate) -> str:
     """Whose layouts nobody looked at, for want of effort; empty where every layout was tried or is behind a bound."""
-    if not certificate.outside or certificate.best is None:
+    if not certificate.outside:
         return ""
     many = f"of {certificate.outside:,} configuration{'s' * (certificate.outside > 1)}"
     said = f"not looked at: layouts {many} other than the stack's own (more with --effort)"
+    if certificate.best is None:
+        return f"{said}, whose memory may fit"
     if certificate.outside_bound is None:
         return said
     return f"{said}, up to {max(1 - certificate.outside_bound / certificate.best, 0.0):.1%} faster"

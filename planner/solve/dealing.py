@@ -44,7 +44,7 @@ class LeafCosts:
     def __init__(self, model: CostModel, block: Enumeration) -> None:
         self.model, self.block = model, block
         ends = np.cumsum(block.counts)
-        self._first = ends - block.counts
+        self._first, self._ends = ends - block.counts, ends
         # what a leaf takes at least, by the cost model's equations [s], and its device memory [bytes]
         self.least, self.time, self.memory = np.full((3, int(ends[-1]) if len(ends) else 0), np.nan)
 
@@ -67,6 +67,11 @@ class LeafCosts:
         """How many are known, and how many of them need more than `fits` [bytes]."""
         known = ~np.isnan(self.memory)
         return int(known.sum()), int((self.memory[known] > fits).sum())
+
+    def unknown(self, stems: Index) -> int:
+        """How many of some stems are not known."""
+        before = np.concatenate([[0], np.cumsum(np.isnan(self.memory))])
+        return int((before[self._ends[stems]] - before[self._first[stems]]).sum())
 
 
 @dataclass(frozen=True)
@@ -170,13 +175,26 @@ class Source:
                 self.done.append(dealt)
                 yield dealt
 
-    def by_memory(self, least: Callable[[], float]) -> Iterator[tuple[Dealt, bool]]:
-        """The blocks dealt so far, and then further ones, `fresh`, until all others need as much memory as `least` says
+    @property
+    def legal(self) -> int:
+        """The legal candidates of all blocks dealt so far."""
+        return sum(len(dealt.block) for dealt in (*self.done, *self.larger))
+
+    def counts(self, limit: float) -> tuple[int, int, int]:
+        """Of these, those that are costed; those that are not, and whose states alone need more than `limit` [bytes];
+        and the costed ones that need more."""
+        costed = by_memory = too_large = 0
+        for dealt in (*self.done, *self.larger):
+            known, larger = dealt.costs.counts(limit)
+            least = np.maximum(dealt.bounds.memory, dealt.least.memory)
+            by_memory += dealt.costs.unknown(np.flatnonzero(least > limit))
+            costed, too_large = costed + known, too_large + larger
+        return costed, by_memory, too_large
+
+    def by_memory(self, least: Callable[[], float]) -> Iterator[Dealt]:
+        """The blocks dealt so far, and then further ones, until all others need as much memory as `least` says
         [bytes]."""
-        for dealt in list(self.done):
-            yield dealt, False
-        for dealt in list(self.larger):
-            yield dealt, True
+        yield from [*self.done, *self.larger]
         size = FIRST_CUTS
         while len(self.too_large) and self.memory[self.too_large[0]] < least():
             rows, self.too_large = np.sort(self.too_large[:size]), self.too_large[size:]
@@ -184,7 +202,7 @@ class Source:
             dealt = self._deal(rows, np.inf)
             if len(dealt.block.stems):
                 self.larger.append(dealt)
-                yield dealt, True
+                yield dealt
 
     def others(self, worth: Callable[[Array, Array], NDArray[np.bool_]]) -> Iterator[Dealt]:
         """Blocks of the cuts that no search dealt, as far as they are `worth` it by their time and memory; they count

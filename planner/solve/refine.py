@@ -114,7 +114,13 @@ class _Contest:
         config = entry.config
         counts = self.choices(config) if self.explicit else (config.recompute_layers,)
         entry.search = SplitSearch(
-            self.model, config, self.limit, counts, cutoff=self.best, simulator=self.simulator, known=self.known
+            self.model,
+            config,
+            self.limit,
+            counts,
+            cutoff=self.best,
+            simulator=self.simulator,
+            known=self.known,
         )
         self._note(entry)
 
@@ -151,7 +157,7 @@ class _Contest:
             self.best = min(self.best, entry.time)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Entry:
     """A configuration, its step time under the stack's own split, the fastest of any layout so far and its time, and
     what none of its layouts beats [s]."""
@@ -191,7 +197,7 @@ def solve_splits(
     left = effort
     for entry in _of_each_shape(sorted(finalists, key=lambda entry: entry.time))[:FIRST]:
         if contest.is_open(entry) and left > 0 and not stopped():
-            left -= contest.advance(entry, FIRST_SLICE * effort, entry is finalists[0])
+            left -= contest.advance(entry, FIRST_SLICE * effort, entry in finalists[:1])
     if others is not None and explicit and not stopped():
         known = {like(row) for row in rows}
         further = others(contest.best)
@@ -209,7 +215,7 @@ def solve_splits(
             contest.begin(following)
             left -= BEGINNING
             continue
-        left -= contest.advance(following, min(left, SLICE * effort), following is finalists[0])
+        left -= contest.advance(following, min(left, SLICE * effort), following in finalists[:1])
     return _solved(contest, finalists, effort, stopped)
 
 
@@ -230,7 +236,7 @@ def _solved(
     """What came of it. Further configurations join the finalists where a layout makes them as fast as these are."""
     slowest = max((entry.time for entry in finalists), default=np.inf)
     others = contest.entries[len(finalists) :]
-    taken = [*finalists, *(entry for entry in others if entry.time <= slowest)]
+    taken = [*finalists, *(entry for entry in others if entry.time <= slowest and entry.time < np.inf)]
     time = np.array([entry.time for entry in taken])
     best = ConfigTable.of([entry.taken for entry in taken])
     order = _ranked(best, time, np.arange(len(taken)))

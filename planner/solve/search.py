@@ -39,16 +39,16 @@ Array = NDArray[np.float64]
 class SearchResult:
     """`best`: the fastest configurations that fit, best first, by what they take at least once their pipelines are
     simulated (`CostModel.least_step_time`); ties by least memory, then by order of the space.
-    `legal`: candidates known to be legal. `costed`: of these, those whose memory and time were computed. `by_memory`:
-    not computed, because their states alone do not fit. `behind`: not computed, because a bound showed that none is
-    among the best, or because they recompute more of a stem that fits without. `undealt`: candidates, legal or not, of
-    cuts that no one looked at further, for a bound of their time; `undealt_by_memory`: for one of their memory.
-    `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
-    needs least memory, the fastest of those (one row, or none where none was costed); of all candidates where none
-    fits, if asked. `unseen`: the step time that no candidate left without a look can beat [s], infinite where the
-    search ended by itself; `behind` then counts those as well. `solved`: how many had their pipelines simulated;
-    `behind_solved`: the step time that none of the others can beat [s]. `once`: axes in which alone the best do not
-    differ, where there are enough others."""
+    `legal`: candidates known to be legal, like all counts of all searches of one source so far. `costed`: of these,
+    those whose memory and time were computed. `by_memory`: not computed, because their states alone do not fit.
+    `behind`: not computed, because a bound showed that none is among the best, or because they recompute more of a stem
+    that fits without. `undealt`: candidates, legal or not, of cuts that no one looked at further, for a bound of their
+    time; `undealt_by_memory`: for one of their memory. `too_large`: costed candidates that do not fit. `smallest`: the
+    costed candidate that needs least memory, the fastest of those (one row, or none where none was costed); of all
+    candidates where none fits, if asked. `unseen`: the step time that no candidate left without a look can beat [s],
+    infinite where the search ended by itself; `behind` then counts those as well. `solved`: how many had their
+    pipelines simulated; `behind_solved`: the step time that none of the others can beat [s]. `once`: axes in which
+    alone the best do not differ, where there are enough others."""
 
     best: ConfigTable
     costed: int
@@ -71,7 +71,7 @@ class _Looker:
     def __init__(self, model: CostModel, limit: float, top: int, front: Front | None, cutoff: float) -> None:
         self.model, self.limit, self.front, self.cutoff = model, limit, front, cutoff
         self.best = Fastest(top)
-        self.legal = self.costed = self.too_large = self.hosted_out = self.by_memory = 0
+        self.hosted_out = 0
         self.least, self.smallest = (np.inf, np.inf), ConfigTable.of([])  # memory, time
 
     def begin(self, dealt: Dealt) -> None:
@@ -86,9 +86,7 @@ class _Looker:
         self.ordered = first_is_fastest(self.model, self.space)
 
     def end(self) -> None:
-        """Count what is known of it, and write down what is kept."""
-        known, too_large = self.costs.counts(self.limit)
-        self.costed, self.too_large = self.costed + known, self.too_large + too_large
+        """Write down what is kept of it."""
         for kept in filter(None, (self.best, self.front)):
             kept.write_down(self.space, self.start)
 
@@ -153,28 +151,25 @@ def search(
     is costed and fits. `cutoff`: slower ones are of no interest [s].
     """
     source = space if isinstance(space, Source) else Source(model, space, limit)
-    looker, unseen = _Looker(model, limit, top, front, cutoff), np.inf
+    looker, unseen, begun = _Looker(model, limit, top, front, cutoff), np.inf, False
     for dealt in source.blocks(lambda: looker.threshold):
-        if looker.legal and stopped():
+        if begun and stopped():
             unseen = min(source.least, float(dealt.least.time.min()))
-            looker.legal += len(dealt.block)
             break
+        begun = True
         looker.begin(dealt)
-        looker.legal += len(dealt.block)
-        possible = np.flatnonzero(dealt.bounds.memory <= limit)
-        looker.by_memory += len(dealt.block) - int(looker.counts[possible].sum())
-        unseen = _look_through(looker, possible, stopped)
+        unseen = _look_through(looker, np.flatnonzero(dealt.bounds.memory <= limit), stopped)
         looker.end()
         if np.isfinite(unseen):
             unseen = min(unseen, source.least)
             break
     if name_smallest and not len(looker.best.rows) and np.isinf(unseen):
         unseen = _name_smallest(looker, source, stopped)
-    behind = looker.legal - looker.costed - looker.by_memory
-    too_large = looker.too_large + looker.hosted_out
+    costed, by_memory, too_large = source.counts(limit)
     return SearchResult(
-        looker.best.table, looker.costed, looker.by_memory, behind, too_large, looker.smallest, unseen,
-        legal=looker.legal, undealt=source.undealt, undealt_by_memory=source.undealt_by_memory,
+        looker.best.table, costed, by_memory, source.legal - costed - by_memory, too_large + looker.hosted_out,
+        looker.smallest, unseen, legal=source.legal, undealt=source.undealt,
+        undealt_by_memory=source.undealt_by_memory,
     )  # fmt: skip
 
 
@@ -197,14 +192,10 @@ def _look_through(looker: _Looker, stems: Index, stopped: Callable[[], bool]) ->
 def _name_smallest(looker: _Looker, source: Source, stopped: Callable[[], bool]) -> float:
     """Cost all stems in the order of their bounds of memory until no other needs less than the least; the least step
     time of what was not looked at when stopped."""
-    for dealt, fresh in source.by_memory(lambda: looker.least[0]):
+    for dealt in source.by_memory(lambda: looker.least[0]):
         memory = dealt.bounds.memory
         others = np.flatnonzero((memory > looker.limit) & (memory < looker.least[0]))
         looker.begin(dealt)
-        if fresh:
-            looker.legal += len(dealt.block)
-            looker.by_memory += len(dealt.block)
-        before, larger = dealt.costs.counts(looker.limit)
         order = np.argsort(memory[others], kind="stable")
         others, start, size = others[order], 0, PROBE_STEMS
         while start < len(others) and memory[others[start]] < looker.least[0]:
@@ -214,12 +205,6 @@ def _name_smallest(looker: _Looker, source: Source, stopped: Callable[[], bool])
             looker.first_leaves(wave)
             looker.other_leaves(wave)
             start, size = start + size, min(2 * size, PROBES_LARGEST)
-        known, too_large = dealt.costs.counts(looker.limit)
-        looker.costed, looker.too_large = (
-            looker.costed + known - before,
-            looker.too_large + too_large - larger,
-        )
-        looker.by_memory -= known - before
     return np.inf
 
 

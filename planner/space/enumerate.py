@@ -41,6 +41,7 @@ from planner.spec.rule import Problem, Rule
 
 LATE_STEP: Final = 5  # from this step of `_STEPS` on, axes are expanded cut by cut
 BLOCK_ROWS: Final = 2**15  # cuts whose later axes are expanded at a time
+FEW_CUTS: Final = 2**9  # the same where one legal configuration is enough
 
 
 @dataclass(frozen=True)
@@ -334,6 +335,11 @@ class Space:
         columns = {axis: column for axis, column in self._columns.items() if axis in AXES}
         ones = np.broadcast_to(np.int32(1), len(self))
         return complete_columns({"vpp": ones, **columns}, self.problem)
+
+    def is_empty(self) -> bool:
+        """Is no configuration legal? Cuts are dealt until one is."""
+        starts = range(0, len(self), FEW_CUTS)
+        return not any(len(self.dealt(slice(start, start + FEW_CUTS), counted=False)[0]) for start in starts)
 
     def candidates(self, rows: NDArray[np.intp]) -> int:
         """How many candidates some cuts stand for, legal or not."""

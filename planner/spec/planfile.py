@@ -173,7 +173,7 @@ class Memory(Record):
     capacity: float | None = Field(None, gt=0, description="what the device has; not in older files [bytes]")
     limit: float = Field(gt=0, description="what may be used: capacity less the headroom asked for [bytes]")
     error: float | None = Field(
-        None, ge=0, description="of the memory model on runs it never saw; not in older files [1]"
+        None, ge=0, lt=1, description="of the memory model on runs it never saw; not in older files [1]"
     )
     verdict: MemoryVerdict = Field(
         description="fits, borderline or does_not_fit, as spec.verdict.MemoryRoom has it; and on its host"

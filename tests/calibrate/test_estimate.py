@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from planner.solve.splits.bound import quick_bound
 from typer.testing import CliRunner
 
 from planner.calibrate.correction.estimate import (
@@ -25,9 +24,11 @@ from planner.calibrate.own_runs import measured_seconds, observe, parse_run
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_overlay import load_overlay
 from planner.cli import app
+from planner.cost.any_split import least_of_any_layout
 from planner.cost.model import CostModel
 from planner.errors import InputError, PlannerError
 from planner.request import Request
+from planner.solve.splits.split import solve_split
 from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay
 from planner.spec.own_run import OwnRun
@@ -151,8 +152,11 @@ def test_no_split_of_a_measured_configuration_is_faster_than_its_bounds() -> Non
         assert cost.detail is not None
         assert sum(cost.detail.time.values()) == pytest.approx(cost.step_time)
         assert np.all(own.lower_bound(table) <= cost.step_time)
-        bound = quick_bound(own, shipped[0].config, float(cost.step_time[0]))
-        assert 0.8 * cost.step_time[0] < bound <= cost.step_time[0]
+        bound = least_of_any_layout(own, table, float(cost.step_time.max()))
+        assert np.all((0.8 * cost.step_time < bound) & (bound <= cost.step_time))
+        solved = solve_split(own, shipped[0].config, np.inf)
+        assert bound[0] <= solved.bound <= solved.step_time <= cost.step_time[0]
+        assert solved.proven
 
 
 def test_a_run_in_its_stacks_slow_mode_moves_nothing() -> None:

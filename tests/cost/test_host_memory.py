@@ -27,7 +27,7 @@ from planner.spec.planfile import Verdict
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, problem
-from tests.solve.splits.test_split import every_split
+from tests.solve.splits.test_split import layouts
 
 REPOSITORY = Path(__file__).parents[2]
 SUBJECT = problem(dense_model(8), "2x8 h100 400G-ib", global_batch=64)
@@ -206,7 +206,7 @@ def test_a_solved_split_is_one_that_the_hosts_can_hold() -> None:
     room = 0.999 * float(host_need(free.with_split(fastest.chunks), config).total[0])
     held = [
         float(cost_of_split(free, config, split).step_time[0])
-        for split in every_split(9, 4, 1)
+        for split in layouts(9, 4)
         if host_need(free.with_split(split), config).total[0] <= room
     ]
     found = solve_split(costs(with_room(subject, room)), config, np.inf)

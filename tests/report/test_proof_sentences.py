@@ -31,6 +31,11 @@ def certificate(**changes: Any) -> Certificate:
         ({"gap": 0.02}, "not proven: up to 2.00% faster may exist (2,057 evaluated, 20 simulated); compared: step"),
         ({"gap": 0.02, "ending": Ending.TIME_LIMIT}, "not proven: up to 2.00% faster may exist (ended by the time"),
         ({"gap": None, "ending": Ending.INTERRUPTED}, "not proven (ended by an interrupt; 2,057 evaluated"),
+        ({"best": None, "bound": None, "gap": None}, ""),
+        (
+            {"best": None, "bound": None, "gap": None, "outside": 3},
+            "not looked at: layouts of 3 configurations other than the stack's own (more with --effort), whose memory",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_proven(changes: dict[str, Any], said: str) -> None:

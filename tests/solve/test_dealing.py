@@ -116,6 +116,27 @@ def test_cut_by_cut_is_all_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -
             assert model.evaluate(nothing.smallest).device_memory == model.evaluate(named).device_memory
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_candidates_add_up_whoever_looked_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier search of the same source, within other memory, dealt and costed is neither lost nor counted
+    twice."""
+    monkeypatch.setattr("planner.solve.dealing.FIRST_CUTS", 4)
+    monkeypatch.setattr("planner.solve.dealing.MOST_CUTS", 16)
+    subject = random_problem(seed)
+    model, rules = costs(subject), rules_for(subject.stack)
+    memory = model.evaluate(enumerate_configs(subject, rules, without=()).table()).device_memory
+    source = Source(model, space := Space(subject, rules), float(np.quantile(memory, 0.5)))
+    for share, top in ((0.0, 1), (0.05, 40), (0.5, 1), (0.2, 5)):
+        limit, front = float(np.quantile(memory, share)) * (0.9 if share == 0 else 1), Front()
+        found = search(model, source, limit, top, front=front)
+        removed = sum(each.candidates for each in space.removed)
+        assert space.total == removed + found.legal + found.undealt + found.undealt_by_memory
+        assert found.legal == found.costed + found.by_memory + found.behind
+        assert min(found.costed, found.by_memory, found.behind) >= 0
+        assert len(found.best) <= found.costed - found.too_large
+        pareto_front(model, source, limit, front=front)
+
+
 def test_a_cutoff_leaves_out_what_is_slower() -> None:
     model, space, _table, cost = searched(3)
     limit = float(np.median(cost.device_memory))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ import importlib
 module = importlib.import_module("{module}")
 real = module.{name}
 def interrupted(*args, **kwargs):
+    module.{name} = real
     for _ in range({times}):
         os.kill(os.getpid(), signal.SIGINT)
     return real(*args, **kwargs)
@@ -30,16 +32,21 @@ main()
 """
 
 
-def run(folder: Path, module: str, name: str, times: int = 1) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, module: str, name: str, times: int = 1, job: Sequence[str] = JOB
+) -> subprocess.CompletedProcess[str]:
     program = SELF.format(module=module, name=name, times=times)
-    command = [sys.executable, "-c", program, *JOB, str(folder / "plan.json")]
+    command = [sys.executable, "-c", program, *job, str(folder / "plan.json")]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=300)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["enumerate_configs", "bounds_of", "search", "pareto_front", "solve_splits"])
-def test_an_interrupted_search_leaves_its_incumbent_and_gap(tmp_path: Path, name: str) -> None:
-    ended = run(tmp_path, "planner.plan", name)
+@pytest.mark.parametrize(("module", "name"), [
+    ("planner.over_members", "pose"), ("planner.solve.dealing", "bounds_of"), ("planner.plan", "search"),
+    ("planner.plan", "pareto_front"), ("planner.plan", "solve_splits"),
+])  # fmt: skip
+def test_an_interrupted_search_leaves_its_incumbent_and_gap(tmp_path: Path, module: str, name: str) -> None:
+    ended = run(tmp_path, module, name)
     assert ended.returncode == 0, ended.stderr
     plan = load_plan(tmp_path / "plan.json")
     proof = plan.search.certificate
@@ -52,6 +59,23 @@ def test_an_interrupted_search_leaves_its_incumbent_and_gap(tmp_path: Path, name
     assert plan.choices[0].config.text in ended.stdout
     assert "an interrupt" in ended.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "name"), [("planner.posed", "search"), ("planner.plan", "search")])
+def test_an_interrupt_ends_the_search_of_every_member_and_stack(
+    tmp_path: Path, module: str, name: str
+) -> None:
+    more = ["--stack", "megatron-2026,torchtitan-2026"]
+    ended = run(tmp_path, module, name, job=["plan", "qwen3-30b-a3b", "4x8 h100 400G-ib", *more, "-o"])
+    assert ended.returncode == 0, ended.stderr
+    plan = load_plan(tmp_path / "plan.json")
+    proof = plan.search.certificate
+    assert proof is not None
+    assert proof.ending is Ending.INTERRUPTED
+    assert plan.choices
+    assert len(plan.search.stacks) == 2
+    assert "an interrupt" in ended.stdout
 
 
 @pytest.mark.slow

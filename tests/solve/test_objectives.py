@@ -9,6 +9,7 @@ import pytest
 
 from planner.campaign.run import run_facts
 from planner.catalog.load_campaign import load_assumptions
+from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
 from planner.objective import plan_with_size, sooner
 from planner.outcome import hold_batch
@@ -34,12 +35,12 @@ def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: igno
     """Step time and memory of every legal configuration under any options of the stack that fits, sure of the error or,
     where none is, at all."""
     problem, _ = resolve(request)
-    (searched,) = members(problem, request.restrict)  # an option that is always on
-    table = enumerate_configs(searched, rules_for(searched.stack), request.restrict).table()
-    cost = evaluate_exactly(cost_model(searched), table)
-    room = MemoryRoom.of(problem, request.headroom)
+    (searched,) = members(problem, request.restrict, request.without)  # an option that is always on
+    table = enumerate_configs(searched, rules_for(searched.stack), request.restrict, request.without).table()
+    model = cost_model(searched)
+    cost, room = evaluate_exactly(model, table), MemoryRoom.of(problem, request.headroom)
     for allowed in room.tiers:
-        fits = cost.device_memory <= allowed
+        fits = (cost.device_memory <= allowed) & on_host(model, table)
         if fits.any():
             break
     return cost.step_time[fits], cost.device_memory[fits]

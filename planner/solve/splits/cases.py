@@ -65,7 +65,7 @@ class Layout:
     ) -> None:  # fmt: skip
         self.config, self.simulator, self.costs, self.per_stage = config, simulator, costs, per_stage
         self.fewest, self.room, self.limit = fewest, Room(costs, limit), limit
-        self.known, self.most, self.descended = known, 0, False
+        self.known, self.most, self.descended, self.fits = known, 0, False, True
         self.relaxed: tuple[float, Relaxed] | None = None
         self.pipe = Pipe.of(costs.model, config, fewest)
         closed = costs.v == 1 and costs.schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
@@ -186,6 +186,8 @@ class SteppedCase:
     def learn(self, target: float, starts: Sequence[Chunks]) -> tuple[list[Dealt], float]:
         longest, before = min(target, LONGEST), self.search.simulated.effort
         unknown = target >= LONGEST  # no split is known that fits
+        if self.programme is None and not unknown and not self.layout.fits:
+            return [], self._relax(longest)  # which may show that nothing does
         if not self.layout.descended or (unknown and not self.descended):
             known, spent = self.layout.ways()
             self.search.simulated.effort += spent
@@ -248,11 +250,17 @@ class SteppedCase:
             if outcome is Outcome.UNKNOWN or split is None:
                 self._aim_lower(longest)
                 return []
-            programme.look_near(split)
+            programme.look_near(split.astype(np.float64))
             seconds = float(self.search.simulated.seconds(split[None])[0])
             fits = bool(self.search.fit(split[None])[0])
             if seconds < subtotal and fits:
                 self.search.descend(split)
+                every = range(self.layout.pipe.chunks)
+                if self.search.best is None or not programme.without(self.search.best, every):
+                    # where moving layers leads nowhere new it is costed itself
+                    self.search.best, self.search.taken = split, seconds
+                    if not programme.without(split, every):
+                        programme.in_order_at(every[1:])
                 return self._found()
             if not fits and not self.short:
                 self.short = True  # from here on it is a matter of memory
@@ -277,14 +285,20 @@ class SteppedCase:
         times = simulated.stage_times(simulated.times(split[None]), self.layout.costs.hops)
         new = programme.known.also(Ways.found(critical_paths(graph, times)))
         if not fits:
-            again = np.minimum(split, self.count).astype(float)
+            again, held = np.minimum(split, self.count).astype(float), kinds.of_split(split).astype(float)
             for rank in range(pipe.p):
-                held = kinds.of_split(split).astype(float)
                 worst = fullest(pipe, programme.profile, kinds, rank, held, again)
                 if worst is not None:
                     new |= programme.known.also_at(rank, worst)
-        if not new and not (len(kinds.number) > 1 and programme.in_order_at(range(1, pipe.chunks))):
-            programme.without(list(enumerate(split.tolist())))
+        if new:
+            return
+        if fits:
+            new = programme.without(split, range(pipe.chunks))
+        else:  # nor does any with as much or more on a rank that is too full
+            for rank in self.search.too_full(split):
+                new |= programme.without(split, np.flatnonzero(pipe.rank_of == rank).tolist())
+        if not new and len(kinds.number) > 1:
+            programme.in_order_at(range(1, pipe.chunks))
 
     def _found(self) -> list[Dealt]:
         if self.search.best is None:

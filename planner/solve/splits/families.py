@@ -164,7 +164,9 @@ class Families:
                 half = len(some) // 2
                 waiting = [some[:half], some[half:], *waiting]
 
-    def _none(self, pipe: Pipe, profile: Profiles, known: Known, kinds: Kinds, near: Array, share: float) -> bool:
+    def _none(
+        self, pipe: Pipe, profile: Profiles, known: Known, kinds: Kinds, near: Array, share: float
+    ) -> bool:
         """Is there no split that is fast enough and fits?"""
         programme = Programme(pipe, profile, known, kinds)
         programme.look_near(near)
@@ -174,10 +176,12 @@ class Families:
             found, split = programme.solve(share, ONCE)
             if split is None:
                 break
-            programme.look_near(split)
+            programme.look_near(split.astype(np.float64))
             held = kinds.of_split(split).astype(float)
             times = timed(times_of(pipe, profile, kinds, held, np.zeros(pipe.chunks)), profile.hops)
-            if makespans(graph, times)[0] <= share or not known.also(Ways.found(critical_paths(graph, times))):
+            if makespans(graph, times)[0] <= share or not known.also(
+                Ways.found(critical_paths(graph, times))
+            ):
                 break
         self.effort += programme.effort
         return found is Outcome.NONE

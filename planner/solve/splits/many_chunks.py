@@ -1,7 +1,7 @@
-"""Which split is the fastest where the makespan has no closed form: several chunks a rank, and schedules of their own?
+"""Which split is fast where the makespan has no closed form: several chunks a rank, and schedules of their own?
 
-Found by moving layers one by one from the best split known, all moves simulated at a time; where so few splits are left
-by the bound on them that each can be looked at, proven. Left out: which makespan no split beats (`ways_bound.py`).
+Found by moving layers one by one from a split that is known, all moves simulated at a time. Left out: whether it is the
+fastest (`programme.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from planner.schedule.critical import critical_paths
 from planner.schedule.graph import schedule_graph
 from planner.schedule.simulate import StageTimes, stage_times
 from planner.solve.splits.layers import NOTHING, Beside, LayerCosts, Passes
-from planner.solve.splits.paths import LARGEST
 from planner.solve.splits.room import Room
 
 Array = NDArray[np.float64]
@@ -25,8 +24,11 @@ Splits = NDArray[np.int64]
 MOVES: Final = 600  # of a layer that are simulated at a time at most
 PASSES, FEWEST_MOVES = 4_000_000, 40  # of all of them; but never fewer moves
 ASKED: Final = 16  # splits whose memory is looked at together
+REPAIRED: Final = 64  # moves that are looked at together
 REPAIRS: Final = 40  # moves of a layer until a split fits
 PASS: Final = 1e-8  # seconds of a processor, about, of a simulated pass
+RANK: Final = 1e-4  # of a rank whose memory is looked at
+DESCENT: Final = 0.5  # of moving layers from one split on, at most
 GAIN: Final = 1e-9  # of a step that is worth a move
 
 
@@ -92,12 +94,9 @@ class Simulated:
         deepest = np.maximum((layers + self.behind).max(axis=1), 1.0)
         return Beside(costs, some).seconds(row.ravel(), slowest, deepest)
 
-    def weights(self, split: Splits) -> Array | None:
-        """Seconds that a layer more adds to the longest way through a split's schedule, by chunk; None where it has too
-        many passes to look for one."""
+    def weights(self, split: Splits) -> Array:
+        """Seconds that a layer more adds to the longest way through a split's schedule, by chunk."""
         costs = self.costs
-        if 3 * costs.m * len(split) > LARGEST:
-            return None
         graph = schedule_graph(costs.schedule, costs.p, costs.m, costs.v)
         ways = critical_paths(graph, self.stage_times(self.times(split[None]), costs.hops))
         return np.asarray(costs.mean_layer @ ways.passes[:, 0])
@@ -121,17 +120,28 @@ class Search:
             return np.ones(len(splits), dtype=np.bool_)
         return np.asarray((self._needed(splits) <= self.room.limit).all(axis=1))
 
+    def too_full(self, split: Splits) -> list[int]:
+        """Ranks that need more than there is."""
+        over: list[int] = np.flatnonzero(self._needed(split[None])[0] > self.room.limit).tolist()
+        return over
+
     def _needed(self, splits: Splits) -> Array:
-        return self.room.needed(splits, self.stated, self.simulated.count)
+        before = self.room.asked
+        found = self.room.needed(splits, self.stated, self.simulated.count)
+        self.simulated.effort += RANK * (self.room.asked - before)
+        return found
 
     def descend(self, start: Splits) -> None:
-        """Move layers from one split on as long as that is faster, or until it fits."""
+        """Move layers from one split on as long as that is faster, or until it fits, or has taken too much effort."""
+        end = self.simulated.effort + DESCENT
         split = self._repaired(start)
         if split is None:
             return
         taken = float(self.simulated.seconds(split[None])[0])
         while (better := self._moved(split, taken)) is not None:
             split, taken = better
+            if self.simulated.effort > end:
+                break
         if taken < self.taken:
             self.best, self.taken = split, taken
 
@@ -154,7 +164,7 @@ class Search:
         most = max(min(MOVES, PASSES // (2 * self.simulated.costs.m * len(split))), FEWEST_MOVES)
         if len(source) > most:
             weights = self.simulated.weights(split)
-            gain = np.zeros(len(source)) if weights is None else weights[source] - weights[target]
+            gain = weights[source] - weights[target]
             chosen = np.sort(np.argsort(-gain, kind="stable")[:most])
             source, target = source[chosen], target[chosen]
         return _after(split, source, target)
@@ -168,7 +178,8 @@ class Search:
             if (needed <= self.room.limit).all():
                 return split
             source, target = _pairs(split, self.fewest)
-            chosen = self.simulated.costs.rank_of[source] == needed.argmax()
+            chosen = np.flatnonzero(self.simulated.costs.rank_of[source] == needed.argmax())
+            chosen = chosen[:: max(len(chosen) // REPAIRED, 1)]
             moves = _after(split, source[chosen], target[chosen])
             if not len(moves):
                 return None

@@ -60,9 +60,12 @@ class Pipe:
 
 
 class Kinds:
-    """The kinds of a pipeline's layers among which any of some profiles tells, `of_layer` (L,): `number` of each, the model's kind
-    that is the `first` of each, `before` (L + 1, K): layers of each before every layer. `lines`: of every kind, within
-    which lie numbers of neighbouring layers and of those of the kind among them."""
+    """Kinds of a pipeline's layers, those apart that any of some profiles tells apart.
+
+    `of_layer` (L,): of every layer. `first`: the model's kind that stands for each. `number` (K,): layers of each;
+    `before` (L + 1, K): those before every layer. `lines`: of every kind, within which lie numbers of neighbouring
+    layers and of those of the kind among them.
+    """
 
     def __init__(self, pipe: Pipe, profile: Profiles) -> None:
         every = sorted(set(pipe.kinds))

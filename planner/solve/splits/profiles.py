@@ -125,7 +125,7 @@ def _passes(model: CostModel, table: ConfigTable) -> tuple[Array, Array, Array]:
     return passes, np.maximum(level.time_full - level.time, 0.0)[:, rows].T, ends
 
 
-def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, ...]:
+def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, Array, Array, Array, Array]:
     """Shares of the room beside what is fixed: of activations, states, and of those of the ends (see `Profiles`)."""
     spec, level = model.problem.model, layer_level(model.layers, table)
     rows, number = level.of_row, len(spec.layer_kinds)
@@ -151,8 +151,8 @@ def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, 
     ends = np.stack([held(replace(bare, first=ones)), held(replace(bare, last=ones))], axis=1)
     behind = np.array(spec.last_stage_layers, dtype=np.float64)
     ends[:, 1] += states @ behind
-    each = (kept, kept_again, np.maximum(states, 0.0), ends)
-    return (*(of * share[:, None] for of in each), (kept @ behind) * share)
+    kept, kept_again, ends = (of * share[:, None] for of in (kept, kept_again, ends))
+    return kept, kept_again, np.maximum(states, 0.0) * share[:, None], ends, kept @ behind
 
 
 def _with_layer(classes: StageClasses, kind: int) -> StageClasses:

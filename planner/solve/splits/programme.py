@@ -1,4 +1,4 @@
-"""Which whole layers in which chunks keep all ways through a schedule and the memory of all ranks within what is allowed?
+"""Which layers in which chunks keep all ways through a schedule, and the memory of all ranks, within what is allowed?
 
 A constraint programme: a few ways, each a sum over chunks, and moments of ranks' memory hold of every split; where they
 leave none, none is fast enough and fits. Layers are whole, neighbours, and of their own kinds, as far as that is
@@ -43,7 +43,7 @@ class Programme:
     ) -> None:
         self.pipe, self.profile, self.known, self.kinds, self.exact = pipe, profile, known, kinds, exact
         self.in_order = set[int]()  # boundaries at which kinds are told exactly
-        self.excluded: list[Sequence[tuple[int, int]]] = []
+        self.excluded: list[list[tuple[int, int, int]]] = []
         self.near: Split | None = None
         self.effort = 0.0
 
@@ -58,9 +58,14 @@ class Programme:
         self.in_order |= set(boundaries)
         return len(self.in_order) > before
 
-    def without(self, chunks: Sequence[tuple[int, int]]) -> None:
-        """Only splits with fewer layers in some of these chunks (chunk, layers)."""
-        self.excluded.append(chunks)
+    def without(self, split: Split, chunks: Sequence[int]) -> bool:
+        """Only splits with fewer layers of some kind in one of these chunks than a split has; whether that is new."""
+        held = self.kinds.of_split(split)
+        fewer = [(c, k, int(held[c, k])) for c in chunks for k in np.flatnonzero(held[c]).tolist()]
+        if fewer in self.excluded:
+            return False
+        self.excluded.append(fewer)
+        return True
 
     def solve(self, allowed: float, effort: float, fits: bool = True) -> tuple[Outcome, Split | None]:
         """A split that takes no more than `allowed`, as a share of what is, and `fits`, as far as this is known here;
@@ -117,8 +122,8 @@ class _Built:
         self._within_ways(allowed)
         if fits:
             self._within_memory()
-        for chunks_ in programme.excluded:
-            self._fewer_somewhere(chunks_)
+        for some in programme.excluded:
+            self._fewer_somewhere(some)
 
     def _sum(self, variables: Sequence[Any], weights: Sequence[int], low: int | None, high: int) -> None:
         from planner.solve.cp_sat import cp_model
@@ -233,12 +238,11 @@ class _Built:
         for rank, held in self.programme.known.moments:
             self._row(*memory_row(self.pipe, self.profile, self.kinds, rank, np.array(held)))
 
-    def _fewer_somewhere(self, chunks: Sequence[tuple[int, int]]) -> None:
-        """Fewer layers than so many in one of some chunks."""
+    def _fewer_somewhere(self, some: Sequence[tuple[int, int, int]]) -> None:
+        """In some chunk fewer layers of some kind than so many."""
         fewer = []
-        for chunk, layers in chunks:
-            if layers > 0:
-                less = self.model.new_bool_var("")
-                self.model.add_linear_constraint(self.count[chunk], 0, layers - 1).only_enforce_if(less)
-                fewer.append(less)
+        for chunk, kind, layers in some:
+            less = self.model.new_bool_var("")
+            self.model.add_linear_constraint(self.held[chunk][kind], 0, layers - 1).only_enforce_if(less)
+            fewer.append(less)
         self.model.add_bool_or(fewer)

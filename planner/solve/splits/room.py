@@ -1,4 +1,4 @@
-"""Which layers can a rank of one configuration hold within a limit of memory, whatever the others hold?
+"""What does a rank of one configuration need to hold some layers, whatever the others hold?
 
 Exact, from the cost of ranks side by side (`cost.held`); what was asked before is remembered.
 """
@@ -6,22 +6,18 @@ Exact, from the cost of ranks side by side (`cost.held`); what was asked before 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.held import RankContents, least_rank_bytes, rank_bytes
+from planner.cost.held import RankContents, rank_bytes
 from planner.cost.pipeline.stages import ChunkKinds
 from planner.solve.splits.dealt import with_recomputed
 from planner.solve.splits.layers import LayerCosts
-from planner.spec.config import Placement, Schedule
+from planner.spec.config import Schedule
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
-
-MOST_KINDS: Final = 3  # of layers, of which every mix is tried
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Room:
         self.number = len(costs.spec.layer_kinds)
         one_hot = costs.kinds[:, None] == np.arange(self.number)
         self.before = np.concatenate([np.zeros((1, self.number), dtype=np.int64), one_hot.cumsum(axis=0)])
-        self.known = dict[_Rank, float]()
+        self.known, self.asked = dict[_Rank, float](), 0
 
     def runs_fit(
         self, rank: Index, first: Index, layers: Index, stated: int, count: int
@@ -83,51 +79,9 @@ class Room:
             if one not in self.known
         ]
         if new:
+            self.asked += len(new)
             self.known.update(zip(new, self._cost(new).tolist(), strict=True))
         return np.array([[self.known[one] for one in of_split] for of_split in found])
-
-    def most_layers(self, stated: int, count: int) -> NDArray[np.int64]:
-        """Layers that every rank can hold at most where chunks recompute their first `count` and the configuration says
-        `stated`, whichever chunks and kinds these are; all of the model's where that is not known (p,)."""
-        costs, layers = self.costs, self.costs.layers
-        low, high = np.full(costs.p, -1), np.full(costs.p, layers)
-        if np.isinf(self.limit) or self.number > MOST_KINDS or not self._rounds_or_one:
-            return high
-        while (low < high).any():
-            asked = (low + high + 1) // 2
-            fits = self._some_fit(asked, stated, count)
-            low, high = np.where(fits, asked, low), np.where(fits, high, asked - 1)
-        return low
-
-    @property
-    def _rounds_or_one(self) -> bool:
-        """Do ranks hold chunks in rounds, or count them as equal?"""
-        return self.costs.schedule.placement is not Placement.MIRRORED
-
-    def _some_fit(self, number: NDArray[np.int64], stated: int, count: int) -> NDArray[np.bool_]:
-        """Whether ranks have room for a number of layers each, of the kinds that need least (p,)."""
-        costs, every = self.costs, self.before[-1]
-        rows: list[tuple[int, tuple[int, ...]]] = []
-        for rank, held in enumerate(number.tolist()):
-            others = product(*(range(min(most, held) + 1) for most in every[1:].tolist()))
-            mixes = ((held - sum(mix), *mix) for mix in others)
-            rows += [(rank, mix) for mix in mixes if 0 <= mix[0] <= every[0]]
-        ranks, mixes_ = (
-            np.array([rank for rank, _ in rows]),
-            np.array([mix for _, mix in rows], dtype=np.float64),
-        )
-        level = costs.prepared.layers
-        freed = np.argsort(-(level.kept - level.kept_full)[: self.number, 0], kind="stable")
-        left, again = np.full(len(rows), float(min(count, costs.layers) * costs.v)), np.zeros_like(mixes_)
-        for kind in freed.tolist():
-            again[:, kind] = np.minimum(mixes_[:, kind], left)
-            left = left - again[:, kind]
-        config = with_recomputed(costs.config, stated)
-        least = least_rank_bytes if costs.schedule is Schedule.INTERLEAVED else rank_bytes
-        needed = least(costs.model, config, RankContents(ranks, mixes_, again))
-        found = np.full(costs.p, np.inf)
-        np.minimum.at(found, ranks, needed)
-        return np.asarray(found <= self.limit)
 
     def _cost(self, ranks: list[_Rank]) -> Array:
         """Device memory of some ranks, all under what the configuration says of the first [bytes]."""

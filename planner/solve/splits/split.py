@@ -3,8 +3,9 @@ fastest and every rank's memory suffices?
 
 Over every layout of the layers that the framework takes, chunks without a layer among them. For each number of
 recomputed layers: where a makespan has a closed form, exactly (`one_chunk.py`); elsewhere by moving layers
-(`many_chunks.py`) and by bounds that hold for every split (`ways_bound.py`), which prove the best where they leave few
-others. What is found is costed exactly. Left out: schedules whose order adapts to times, and mirrored pipelines.
+(`many_chunks.py`), by bounds that hold for every split (`relaxed.py`), and by programmes that find a faster one or show
+that there is none (`programme.py`). What is found is costed exactly. Left out: schedules whose order adapts to times,
+and mirrored pipelines.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ class SplitSearch:
         self.cases: list[Case] = []
         if config.pp > 1 and config.schedule not in ADAPTIVE:
             costs = costs or LayerCosts(model, config)
-            some = Layout(config, limit, self.simulator, costs, per_stage, fewest_inner(model, config), known if known is not None else {})
+            fewest, known = fewest_inner(model, config), {} if known is None else known
+            some = Layout(config, limit, self.simulator, costs, per_stage, fewest, known)
+            some.fits = bool(np.isfinite(own_time))
             given = tuple(sorted(set(choices or (config.recompute_layers,))))
             self.cases = some.cases(given)
         self._settle(cutoff)
