@@ -37,6 +37,7 @@ SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of ma
 MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 SLICE = 0.3  # of what splits get, that one of them gets before another has its turn
+FIRST_LEFT: Final = 0.7  # of it, that is left for others
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
 FIRST, FIRST_SLICE = 6, 0.01  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.01  # of effort: simple splits and bounds of one that was not a finalist
@@ -196,7 +197,7 @@ def solve_splits(
     # the fastest first, some effort for each: what they find saves others the work
     left = effort
     for entry in _of_each_shape(sorted(finalists, key=lambda entry: entry.time))[:FIRST]:
-        if contest.is_open(entry) and left > 0 and not stopped():
+        if contest.is_open(entry) and left > FIRST_LEFT * effort and not stopped():
             left -= contest.advance(entry, FIRST_SLICE * effort, entry in finalists[:1])
     if others is not None and explicit and not stopped():
         known = {like(row) for row in rows}

@@ -35,7 +35,7 @@ ONCE: Final = 0.03  # of the solver's deterministic time, for a family
 SHARES: Final = (0.992, 1.0)  # of what is allowed, that are looked at
 FAILED: Final = 3  # times that layers are cut anywhere where this tells too little
 AGAIN: Final = 4  # times that ways of what was found are added
-WAYS, WAYS_PASS = 0.003, 1e-5  # seconds of a processor, about, of ways through a schedule, also by passes
+WAYS, WAYS_PASS = 0.003, 3e-6  # seconds of a processor, about, of ways through a schedule, also by passes
 CLOSED: Final = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)  # whose makespans have a closed form
 ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE)  # whose splits are the stack's own
 

@@ -26,7 +26,7 @@ PASSES, FEWEST_MOVES = 4_000_000, 40  # of all of them; but never fewer moves
 ASKED: Final = 16  # splits whose memory is looked at together
 REPAIRED: Final = 64  # moves that are looked at together
 REPAIRS: Final = 40  # moves of a layer until a split fits
-PASS: Final = 1e-8  # seconds of a processor, about, of a simulated pass
+PASS, SIMULATED = 4e-9, 3e-3  # seconds of a processor, about, of a simulated pass
 RANK: Final = 1e-4  # of a rank whose memory is looked at
 DESCENT: Final = 0.5  # of moving layers from one split on, at most
 GAIN: Final = 1e-9  # of a step that is worth a move
@@ -61,7 +61,7 @@ class Simulated:
     def makespans(self, times: Array) -> Array:
         """Makespans and what messages add to them (splits,) [s]."""
         costs = self.costs
-        self.effort += PASS * 2 * costs.m * times[0].size
+        self.effort += SIMULATED + PASS * 2 * costs.m * times[0].size
         real = self.simulator.timed(costs.config, self.stage_times(times, costs.hops))
         if self.exposed == 1.0:
             return real

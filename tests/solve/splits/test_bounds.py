@@ -1,0 +1,128 @@
+"""Do bounds of many configurations at once, and what they say of memory, hold for every layout of each?"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from planner.cost.model import CostModel
+from planner.solve.splits.cases import Layout
+from planner.solve.splits.families import ADAPTIVE, CLOSED, Families, known_of
+from planner.solve.splits.layers import LayerCosts
+from planner.solve.splits.pipe import Kinds, Pipe, lines_about_runs
+from planner.solve.splits.profiles import Profiles, profiles
+from planner.solve.splits.relaxed import Relaxed, fullest, times_of
+from planner.solve.splits.split import fewest_inner, solve_split
+from planner.spec.config import ConfigTable, ParallelConfig
+from tests.solve.splits.test_split import every_layout, layouts, random_case
+
+SEEDS = range(6)
+
+
+def stepped_case(seed: int) -> tuple[CostModel, ParallelConfig]:
+    """A small pipeline whose makespan has no closed form."""
+    for more in range(100):
+        model, config = random_case(100 * seed + more)
+        closed = config.vpp == 1 and config.schedule in CLOSED
+        if not closed and config.schedule not in ADAPTIVE:
+            return model, config
+    raise AssertionError("some case has none")
+
+
+def profile_of(
+    model: CostModel, config: ParallelConfig, limit: float, target: float
+) -> tuple[Pipe, Profiles]:
+    pipe = Pipe.of(model, config, fewest_inner(model, config))
+    again = np.array([float(config.recompute_layers)])
+    return pipe, profiles(model, ConfigTable.of([config]), limit, target, again)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_layout_is_faster_than_the_bound_of_its_family(seed: int) -> None:
+    model, config = stepped_case(seed)
+    every = every_layout(model, config, (config.recompute_layers,))
+    memory = sorted(held for _, held in every)
+    for limit in (np.inf, memory[len(memory) // 3], memory[0]):
+        best = min(time for time, held in every if held <= limit)
+        table = ConfigTable.of([config])
+        for target in (0.9 * best, best, 1.1 * best):
+            again = np.array([config.recompute_layers])
+            families = Families(model, table, limit, again, lambda one: fewest_inner(model, one), {})
+            bound = families.raise_bounds(np.zeros(1), target, effort=5.0)
+            assert bound[0] <= best * (1 + 1e-9)
+            assert bound[0] <= target
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_family_is_closed_below_the_best_of_its_members(seed: int) -> None:
+    model, config = stepped_case(seed)
+    best = min(time for time, _ in every_layout(model, config, (config.recompute_layers,)))
+    again = np.array([config.recompute_layers])
+    families = Families(
+        model, ConfigTable.of([config]), np.inf, again, lambda one: fewest_inner(model, one), {}
+    )
+    assert families.raise_bounds(np.zeros(1), 0.8 * best, effort=5.0)[0] == 0.8 * best
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_bounds_one_profile_bounds_others(seed: int) -> None:
+    model, config = stepped_case(seed)
+    time = solve_split(model, config, np.inf, effort=0.1).step_time
+    pipe, own = profile_of(model, config, np.inf, time)
+    kinds, chance = Kinds(pipe, own), np.random.default_rng(seed)
+    known, _ = known_of(pipe, own)
+    relaxed = Relaxed(pipe, own, known, kinds)
+    relaxed.solve(enough=np.inf)
+    assert relaxed.prices is not None
+    assert relaxed.prices.least(pipe, own, kinds)[0] == pytest.approx(relaxed.least, rel=1e-3)
+    scaled = {
+        name: getattr(own, name) * chance.uniform(0.7, 1.4, getattr(own, name).shape)
+        for name in ("passes", "ends", "hops", "kept", "states")
+    }
+    other = Profiles(**{**vars(own), **scaled})
+    again = Relaxed(pipe, other, known, Kinds(pipe, other))
+    again.solve(enough=np.inf)
+    assert relaxed.prices.least(pipe, other, kinds)[0] <= again.least * (1 + 1e-6) + 1e-9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rank_needs_no_less_than_its_profile_says(seed: int) -> None:
+    model, config = stepped_case(seed)
+    costs, chance = LayerCosts(model, config), random.Random(seed)
+    fewest = fewest_inner(model, config)
+    every = list(layouts(costs.layers, len(costs.rank_of)))
+    for split in chance.sample(every, min(len(every), 20)):
+        for limit in (20e9, 60e9):
+            pipe, own = profile_of(model, config, limit, 1.0)
+            layout = Layout(config, limit, None, costs, per_stage=False, fewest=fewest, known={})  # type: ignore[arg-type]
+            count = costs.recomputed(config.recompute_layers)
+            needed = layout.room.needed(np.array([split]), config.recompute_layers, np.full(pipe.p, count))[0]
+            kinds = Kinds(pipe, own)
+            held = kinds.of_split(np.array(split)).astype(float)
+            again = np.minimum(split, count).astype(float)
+            for rank in range(pipe.p):
+                if fullest(pipe, own, kinds, rank, held, again) is not None:
+                    assert needed[rank] > limit
+
+
+def test_layers_of_a_kind_among_neighbours_lie_within_lines() -> None:
+    kinds = np.array([0, 0, 1, 0, 0, 1, 1, 0])
+    before = np.concatenate([[0], np.cumsum(kinds)])
+    lines = lines_about_runs(before)
+    for first in range(len(kinds)):
+        for end in range(first, len(kinds) + 1):
+            n, k = end - first, int(before[end] - before[first])
+            assert all(a * n + b * k <= c for a, b, c in lines)
+    assert not all(a * 4 + b * 4 <= c for a, b, c in lines)
+
+
+def test_passes_of_a_split_are_those_of_its_layers() -> None:
+    model, config = stepped_case(3)
+    pipe, own = profile_of(model, config, np.inf, 1.0)
+    kinds, costs = Kinds(pipe, own), LayerCosts(model, config)
+    split = next(iter(layouts(costs.layers, pipe.chunks)))
+    times = times_of(pipe, own, kinds, kinds.of_split(np.array(split)).astype(float), np.zeros(pipe.chunks))
+    total = float(times[:3].sum() * own.allowed[0])
+    assert total == pytest.approx(float(costs.of_layer[:2].sum() + costs.ends[:2].sum()), rel=1e-6)
