@@ -128,7 +128,7 @@ class _Contest:
     def see_families(self, effort: float, stopped: Callable[[], bool]) -> float:
         """Raise bounds of those alike together; the effort spent."""
         open_ = [entry for entry in self.entries if self.is_open(entry)]
-        if not open_ or not self.explicit:
+        if not open_ or not self.explicit or not np.isfinite(self.best):
             return 0.0
         table = ConfigTable.of([entry.config for entry in open_])
         most = np.array([max(self.choices(entry.config)) for entry in open_])

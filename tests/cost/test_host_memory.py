@@ -212,7 +212,7 @@ def test_a_solved_split_is_one_that_the_hosts_can_hold() -> None:
     found = solve_split(costs(with_room(subject, room)), config, np.inf)
     assert found.step_time == min(held) > fastest.step_time
     assert host_need(free.with_split(found.chunks), config).total[0] <= room
-    assert found.proven
+    assert fastest.step_time * (1 - 1e-4) <= found.bound <= found.step_time
 
 
 def test_a_checkpoint_that_training_waits_for_is_not_copied_to_the_host(tmp_path: Path) -> None:

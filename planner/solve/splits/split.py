@@ -5,7 +5,7 @@ Over every layout of the layers that the framework takes, chunks without a layer
 recomputed layers: where a makespan has a closed form, exactly (`one_chunk.py`); elsewhere by moving layers
 (`many_chunks.py`), by bounds that hold for every split (`relaxed.py`), and by programmes that find a faster one or show
 that there is none (`programme.py`). What is found is costed exactly. Left out: schedules whose order adapts to times,
-and mirrored pipelines.
+mirrored pipelines, and memory of hosts in bounds.
 """
 
 from __future__ import annotations
