@@ -22,6 +22,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.solve.open import Open, like
 from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
+from planner.solve.splits.dealt import Dealt
 from planner.solve.splits.families import Families
 from planner.solve.splits.pipe import Pipe
 from planner.solve.splits.relaxed import Known
@@ -37,11 +38,12 @@ SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of ma
 MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 SLICE = 0.3  # of what splits get, that one of them gets before another has its turn
+TRIED, TRIED_EACH = 0.02, 1e-4  # of effort: one split for many configurations
 FIRST_LEFT: Final = 0.7  # of it, that is left for others
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
 FIRST, FIRST_SLICE = 6, 0.01  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.01  # of effort: simple splits and bounds of one that was not a finalist
-EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seconds of a processor
+EFFORT = 2.0  # seconds of a processor, about, for the splits of all configurations
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
 PASSING_EFFORT, PASSING_FINALISTS = 0.1, 4
@@ -110,7 +112,9 @@ class _Contest:
         return not entry.done and entry.bound < self.best * (1 - TOLERANCE)
 
     def begin(self, entry: _Entry) -> None:
-        """Cost the stack's own split and bound the others."""
+        """Cost the stack's own split and bound the others, if that is not done."""
+        if entry.search is not None:
+            return
         # fewer recomputed layers than the stack's own split needs are for a split that can be told
         config = entry.config
         counts = self.choices(config) if self.explicit else (config.recompute_layers,)
@@ -124,6 +128,31 @@ class _Contest:
             known=self.known,
         )
         self._note(entry)
+
+    def try_known_splits(self) -> float:
+        """Cost configurations under the fastest split of one that is alike; the effort spent."""
+        if not self.explicit:
+            return 0.0
+        spent, shapes = 0.0, dict[tuple[int, ...], list[_Entry]]()
+        for entry in self.entries:
+            if self.is_open(entry):
+                shapes.setdefault(_shape(entry.config), []).append(entry)
+        for pipe, known in self.known.items():
+            alike = shapes.get((pipe.p, pipe.v, pipe.m, int(pipe.schedule)), [])
+            if known.split is None or not alike:
+                continue
+            table, dealt = ConfigTable.of([entry.config for entry in alike]), Dealt(known.split, (0,))
+            other = dealt.of_model(self.model)
+            cost = evaluate_exactly(other, table, self.simulator.dealt(other.layers))
+            spent += TRIED + TRIED_EACH * len(alike)
+            faster = np.flatnonzero((cost.device_memory <= self.limit) & (cost.step_time < self.best))
+            if len(faster):
+                entry = alike[int(faster[cost.step_time[faster].argmin()])]
+                self.begin(entry)
+                assert entry.search is not None, "just begun"
+                entry.search.consider(Dealt(known.split, (entry.config.recompute_layers,)), self.best)
+                self._note(entry)
+        return spent
 
     def see_families(self, effort: float, stopped: Callable[[], bool]) -> float:
         """Raise bounds of those alike together; the effort spent."""
@@ -205,6 +234,7 @@ def solve_splits(
         for i in range(len(further.table)):
             if like(config := further.table.row(i)) not in known:
                 contest.add(config, np.inf, float(further.bound[i]))
+    left -= contest.try_known_splits()
     left -= contest.see_families(FAMILIES * left, stopped)
     # then always the least bound
     while left > 0 and not stopped():
@@ -220,12 +250,18 @@ def solve_splits(
     return _solved(contest, finalists, effort, stopped)
 
 
+def _shape(config: ParallelConfig) -> tuple[int, ...]:
+    """Ranks, chunks, micro-batches and schedule, with virtual stages the interleaved one."""
+    plain = config.schedule == Schedule.ONE_F_ONE_B and config.vpp > 1
+    schedule = Schedule.INTERLEAVED if plain else config.schedule
+    return config.pp, config.vpp, config.num_microbatches, int(schedule)
+
+
 def _of_each_shape(entries: list[_Entry]) -> list[_Entry]:
     """Those first of which none before has as many ranks, chunks and micro-batches, in their order."""
     seen, first, rest = set[tuple[int, ...]](), list[_Entry](), list[_Entry]()
     for entry in entries:
-        config = entry.config
-        shape = config.schedule, config.pp, config.vpp, config.num_microbatches
+        shape = _shape(entry.config)
         (rest if shape in seen else first).append(entry)
         seen.add(shape)
     return [*first, *rest]

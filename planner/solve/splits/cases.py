@@ -65,7 +65,8 @@ class Layout:
     ) -> None:  # fmt: skip
         self.config, self.simulator, self.costs, self.per_stage = config, simulator, costs, per_stage
         self.fewest, self.room, self.limit = fewest, Room(costs, limit), limit
-        self.known, self.most, self.descended, self.fits = known, 0, False, True
+        self.known, self.most, self.several = known, 0, False
+        self.descended, self.fits, self.short = False, True, False
         self.relaxed: tuple[float, Relaxed] | None = None
         self.pipe = Pipe.of(costs.model, config, fewest)
         closed = costs.v == 1 and costs.schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
@@ -76,7 +77,7 @@ class Layout:
         """One for every number of recomputed layers; where every rank has a number of its own, one for none and one for
         some."""
         stated = [Recomputing(count, (self.costs.recomputed(count),)) for count in choices]
-        self.most = max(max(one.counts) for one in stated)
+        self.most, self.several = max(max(one.counts) for one in stated), len(stated) > 1
         if self.per_stage:
             counts = tuple(sorted({self.costs.recomputed(count) for count in choices}))
             stated = [one for one in stated if not one.stated]
@@ -104,8 +105,14 @@ class Layout:
         relaxed = Relaxed(self.pipe, profile, known, Kinds(self.pipe, profile))
         makespan = relaxed.solve() * float(profile.allowed[0])
         bound = target if relaxed.least >= 1.0 else self.step_of(makespan, target)
+        spent += relaxed.effort
+        if bound < target and self.several:
+            programme = Programme(self.pipe, profile, known, relaxed.kinds)
+            if programme.solve(1.0, LIMIT)[0] is Outcome.NONE:
+                bound = target
+            spent += programme.effort
         self.relaxed = bound, relaxed
-        return spent + relaxed.effort
+        return spent
 
     def beside(self, slowest: float) -> float:
         """What a step takes beside its passes at least where no rank takes longer than `slowest` [s]."""
@@ -178,7 +185,7 @@ class SteppedCase:
         self.programme: Programme | None = None
         self.descended = False
         self.below = 0.0  # the time below which nothing is left [s]
-        self.aim, self.limit, self.short = 1.0, LIMIT, False
+        self.aim, self.limit = 1.0, LIMIT
 
     def may_learn(self, target: float) -> bool:
         return self.layout.simulated and self.below < target
@@ -238,11 +245,11 @@ class SteppedCase:
         aimed, subtotal = self.bound + self.aim * (longest - self.bound), costs.subtotal(longest)
         for _ in range(AT_ONCE):
             before = programme.effort
-            outcome, split = programme.solve(self._allowed(aimed), self.limit, self.short)
+            outcome, split = programme.solve(self._allowed(aimed), self.limit, self.layout.short)
             self.search.simulated.effort += programme.effort - before
             if outcome is Outcome.NONE:
                 self.bound = max(self.bound, aimed)
-                if not self.short:  # whatever memory there is
+                if not self.layout.short:  # whatever memory there is
                     self.free = max(self.free, aimed)
                 if aimed >= longest or self.bound >= longest * (1 - TOLERANCE):
                     self.below = longest
@@ -262,8 +269,8 @@ class SteppedCase:
                     if not programme.without(split, every):
                         programme.in_order_at(every[1:])
                 return self._found()
-            if not fits and not self.short:
-                self.short = True  # from here on it is a matter of memory
+            if not fits and not self.layout.short:
+                self.layout.short = True  # from here on it is a matter of memory
             else:
                 self._rule_out(split, fits)
         return []

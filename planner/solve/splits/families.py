@@ -34,6 +34,7 @@ STEP: Final = 1.15  # by which shapes are told apart where ways through them are
 ONCE: Final = 0.03  # of the solver's deterministic time, for a family
 SHARES: Final = (0.992, 1.0)  # of what is allowed, that are looked at
 FAILED: Final = 3  # times that layers are cut anywhere where this tells too little
+FAILED_WHOLE: Final = 6  # times that families are looked at of which not all are closed
 AGAIN: Final = 4  # times that ways of what was found are added
 WAYS, WAYS_PASS = 0.003, 3e-6  # seconds of a processor, about, of ways through a schedule, also by passes
 CLOSED: Final = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)  # whose makespans have a closed form
@@ -156,11 +157,14 @@ class Families:
         """See of which profiles no split into whole layers takes so small a share of what is allowed, and fits."""
         kinds, open_ = Kinds(one.pipe, one.own), np.flatnonzero(one.least < share)
         waiting = [open_[np.argsort(-one.least[open_], kind="stable")]] if len(open_) else []
-        while waiting and self.effort < end:
+        failed = 0
+        while waiting and failed < FAILED_WHOLE and self.effort < end:
             some = waiting.pop(0)
             if self._none(one.pipe, one.own.take(some).least(), self.known[one.pipe], kinds, one.near, share):
                 one.least[some] = share
-            elif len(some) > 1:
+                continue
+            failed += 1
+            if len(some) > 1:
                 half = len(some) // 2
                 waiting = [some[:half], some[half:], *waiting]
 

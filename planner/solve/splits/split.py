@@ -183,6 +183,11 @@ class SplitSearch:
             case for case in self.cases if case.bound < target * (1 - TOLERANCE) and case.may_learn(target)
         ]
 
+    def consider(self, dealt: Dealt, cutoff: float) -> None:
+        """Cost a split that another configuration is fast with; see `advance`."""
+        self._cost([dealt])
+        self._settle(cutoff)
+
     def advance(self, cutoff: float, effort: float) -> None:
         """Go on with so much effort, or until it is done; only splits faster than `cutoff` [s] are of interest."""
         end = self.effort + effort
