@@ -48,9 +48,7 @@ ASKED: dict[str, tuple[str, str, int, int, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # whose bounds over every layout are not tight yet
-OPEN = (
-    "interleaved", "few micro-batches", "uneven", "messages", "any schedule", "experts", "borderline", "little room",
-)  # fmt: skip
+OPEN = ("interleaved", "uneven", "messages", "experts", "borderline", "little room")
 
 
 @dataclass(frozen=True)

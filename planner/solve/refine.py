@@ -165,7 +165,7 @@ class _Contest:
             self.model, table, self.limit, most, lambda config: fewest_inner(self.model, config), self.known
         )
         bounds = np.array([entry.bound for entry in open_])
-        raised = families.raise_bounds(bounds, self.best * (1 - TOLERANCE), effort, stopped)
+        raised = families.raise_bounds(bounds, self.best * (1 - TOLERANCE / 2), effort, stopped)
         for entry, bound in zip(open_, raised.tolist(), strict=True):
             entry.bound = max(entry.bound, bound)
         return families.effort
