@@ -85,6 +85,14 @@ class Layout:
                 stated.append(Recomputing(max(choices), counts))
         return [ClosedCase(self, one) if self.closed else SteppedCase(self, one) for one in stated]
 
+    @property
+    def longest(self) -> float:
+        """A step time that no split takes longer than: everything one after another [s]."""
+        costs = self.costs
+        again = float(costs.again[0].sum()) if self.most else 0.0
+        passes = costs.m * (costs.total + again + float(costs.hops.sum()))
+        return costs.step_time(2 * passes + self.beside(0.0))
+
     def ways(self) -> tuple[Known, float]:
         """What is known of the pipeline, and the effort of finding it."""
         spent = 0.0
@@ -210,12 +218,14 @@ class SteppedCase:
             if self.search.best is not None:
                 known.split = tuple(self.search.best.tolist())
             found = self._found()
-        elif unknown:
-            self.below, found = target, []
-        elif self.programme is None:
-            return [], self._relax(longest)
         else:
-            found = self._look(longest)
+            # where nothing fits as far as is known, anything that does is of interest
+            some = self.layout.longest if unknown else longest
+            if self.programme is None:
+                return [], self._relax(some)
+            found = self._look(some)
+            if unknown and self.below >= some:
+                self.below = target
         return found, self.search.simulated.effort - before
 
     def _relax(self, longest: float) -> float:
