@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from planner.cost.chunks import PipelineSimulator
 from planner.schedule.critical import critical_paths
 from planner.schedule.graph import schedule_graph
-from planner.schedule.simulate import StageTimes, stage_times
+from planner.schedule.simulate import StageTimes
 from planner.solve.splits.layers import NOTHING, Beside, LayerCosts, Passes
+from planner.solve.splits.paths import timed
 from planner.solve.splits.room import Room
 
 Array = NDArray[np.float64]
@@ -70,13 +71,7 @@ class Simulated:
 
     def stage_times(self, times: Array, hops: Array) -> StageTimes:
         """Passes for the simulator."""
-        forward, backward, weight, saved = times
-        pairs = None
-        if saved.any():
-            whole = (backward + weight)[:, ::-1]
-            pairs = np.maximum(forward + whole - (saved + saved[:, ::-1]) / 2, forward)
-        passes = np.maximum(forward, NOTHING), np.maximum(backward, NOTHING), weight
-        return stage_times(forward.shape[1], *passes, hops, pairs)
+        return timed(np.concatenate([np.maximum(times[:2], NOTHING), times[2:]]), hops)
 
     def beside(self, splits: Splits, times: Array) -> Array:
         """What steps take beside their passes, at least (splits,) [s]."""

@@ -19,14 +19,14 @@ from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import FORWARD_SHARE, measured_factor, straggling
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
+from planner.solve.splits.layers import PAIRED
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 SAVED = 3  # the part of a pass that is less than none
 NOTHING = 1e-12
-PAIRED = (Schedule.DUALPIPE, Schedule.DUALPIPE_V)
 
 
 @dataclass(frozen=True)

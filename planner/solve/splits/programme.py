@@ -106,16 +106,12 @@ class _Built:
         self.passes = self.profile.passes[0, self.kinds.first]
         self.again_each = float(self.profile.again[0, self.kinds.first].min())
         most = self._most_layers(allowed)
-        self.count = [
-            model.new_int_var(
-                self.pipe.fewest if 0 < c < chunks - 1 else 0, max(int(most[self.rank_of[c]]), 0), ""
-            )
-            for c in range(chunks)
-        ]
-        self.impossible = bool((most < 0).any() or most.sum() < layers)
-        if self.impossible or max(self.pipe.fewest, 0) > most.min(initial=layers):
-            self.impossible = True
+        low = [self.pipe.fewest if 0 < c < chunks - 1 else 0 for c in range(chunks)]
+        high = most[self.rank_of].tolist()
+        self.impossible = most.sum() < layers or any(h < max(lo, 0) for lo, h in zip(low, high, strict=True))
+        if self.impossible:
             return
+        self.count = [model.new_int_var(lo, h, "") for lo, h in zip(low, high, strict=True)]
         self._sum(self.count, [1] * chunks, layers, layers)
         self.held = [[count] for count in self.count] if len(self.number) == 1 else self._kinds_of_chunks()
         self.again = self._recomputed()
@@ -227,7 +223,7 @@ class _Built:
                 if weight:
                     variables.append(variable)
                     weights.append(weight)
-        limit = int(np.ceil(most * UNIT * (1 + ROUNDING)))
+        limit = int(np.ceil((most + ROUNDING) * UNIT))
         if variables:
             self._sum(variables, weights, None, limit)
         elif limit < 0:

@@ -24,6 +24,7 @@ from planner.cost.table import CostTable
 from planner.frameworks.rulebook import FILLED_CHUNKS
 from planner.solve.splits.cases import Case, Layout
 from planner.solve.splits.dealt import Chunks, Dealt
+from planner.solve.splits.families import ADAPTIVE
 from planner.solve.splits.layers import LayerCosts
 from planner.solve.splits.pipe import Pipe
 from planner.solve.splits.relaxed import Known
@@ -33,7 +34,6 @@ from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 TOLERANCE: Final = 1e-4  # a gap below it counts as closed
 EFFORT: Final = 1.0  # for one configuration, about as many seconds of a processor
-ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE)  # whose splits are the stack's own
 EXACTLY: Final = 0.01  # seconds of a processor, about, of costing a split
 
 

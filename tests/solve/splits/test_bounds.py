@@ -11,11 +11,13 @@ from planner.cost.model import CostModel
 from planner.solve.splits.cases import Layout
 from planner.solve.splits.families import ADAPTIVE, CLOSED, Families, known_of
 from planner.solve.splits.layers import LayerCosts
+from planner.solve.splits.paths import Ways
 from planner.solve.splits.pipe import Kinds, Pipe, lines_about_runs
 from planner.solve.splits.profiles import Profiles, profiles
-from planner.solve.splits.relaxed import Relaxed, fullest, times_of
+from planner.solve.splits.programme import Outcome, Programme
+from planner.solve.splits.relaxed import Known, Relaxed, fullest, times_of
 from planner.solve.splits.split import fewest_inner, solve_split
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from tests.solve.splits.test_split import every_layout, layouts, random_case
 
 SEEDS = range(6)
@@ -105,6 +107,21 @@ def test_a_rank_needs_no_less_than_its_profile_says(seed: int) -> None:
             for rank in range(pipe.p):
                 if fullest(pipe, own, kinds, rank, held, again) is not None:
                     assert needed[rank] > limit
+
+
+def test_a_last_stage_that_has_time_for_its_head_alone_may_be_empty() -> None:
+    pipe, one = Pipe(Schedule.ZB_H1, 3, 1, 4, (0,) * 4, fewest=1), np.ones(1)
+    passes = np.array([[[0.02, 0.02, 0.02, 0.0]]])
+    ends = np.array([[[0.0, 0.0, 0.0, 0.0], [0.08, 0.08, 0.08, 0.0]]])
+    none, few = np.zeros((1, 1)), np.full((1, 1), 0.01)
+    own = Profiles(
+        one, 0 * one, one, passes, none, ends, np.zeros((1, 2)), few, few, few, np.zeros((1, 2)), 0 * one, 0 * one
+    )  # fmt: skip
+    known = Known(Ways(np.zeros((0, 4, 3)), np.zeros((0, 2))))
+    outcome, split = Programme(pipe, own, known, Kinds(pipe, own)).solve(1.0, 1.0)
+    assert outcome is Outcome.FOUND
+    assert split is not None
+    assert split[-1] == 0
 
 
 def test_layers_of_a_kind_among_neighbours_lie_within_lines() -> None:
