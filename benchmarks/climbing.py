@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.exhaustive import ROUNDING, Hunt, Layout, Oracle, Part
-from benchmarks.judged import is_held
+from benchmarks.judged import CHUNKS, is_held
 from benchmarks.legal_space import any_layout, divisors
 from planner.cost.model import CostModel
 from planner.frameworks import explicit_splits
 from planner.space.axes import modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for
+from planner.space.legality import legal_rows
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     SCHEDULE_LABELS,
@@ -79,6 +80,8 @@ class Climber:
         for axis, values in self.restrict.items():
             legal &= np.isin(table[axis], values) | ((axis == "cp_kind") & (table["cp"] == 1))
         for axis, values in self.held.items():
+            if axis == CHUNKS:  # which layouts are of (`_parts`)
+                continue
             legal &= is_held(table, axis, values, problem.model.num_layers)
         return legal
 
@@ -94,7 +97,10 @@ class Climber:
                 layouts = usual_layouts(layers, pp * vpp)
                 if len(layout) == pp * vpp:
                     layouts = np.unique(np.vstack([layouts, np.array(layout, np.int32)]), axis=0)
-                if len(some):
+                if len(some) and (
+                    CHUNKS not in self.held
+                    or legal_rows(self.problem, self.rules, ("pp", "vpp"), [(pp, vpp)])
+                ):
                     parts.append(Part.under(self.model, some, layouts))
         return parts
 

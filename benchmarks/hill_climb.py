@@ -77,10 +77,8 @@ def climbed(case: Case, starts: int, folder: Path) -> Judged:
     began = time.process_time()
     plan = make_plan(request)
     planned = time.process_time()
-    asked, held = Asked(request, problem), held_at(problem, request.restrict)
-    free = {
-        axis: values for axis, values in held.items() if axis not in named_as_held(plan.search.certificate)
-    }
+    asked, held = Asked(request, problem), held_at(problem, request)
+    free = {axis: values for axis, values in held.items() if axis not in named_as_held(plan)}
     sure = plan.found and plan.choices[0].memory.verdict is MemoryVerdict.FITS
     allowed = asked.safe if sure or not plan.found else asked.limit
     within = Climber(asked.model, request.restrict, held, allowed)
@@ -144,7 +142,7 @@ def known_beaten(known: Known, folder: Path) -> Before:
     proof, other = plan.search.certificate, found.choices[0].step_time
     step = plan.choices[0].step_time if plan.found else math.inf
     bound = step if proof is None or proof.bound is None else proof.bound
-    held = bool(known.held) and set(known.held) <= set(named_as_held(proof))
+    held = bool(known.held) and set(known.held) <= set(named_as_held(plan))
     return Before(known.name, step, other, bound, not held and other < bound * (1 - ROUNDING))
 
 

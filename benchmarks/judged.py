@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from planner.errors import PlannerError
 from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request, cost_model
-from planner.space.axes import RESTRICTABLE, modules_tried
+from planner.space.axes import RESTRICTABLE, Axes, Domain, modules_tried
 from planner.space.restriction import value_text
-from planner.spec.config import ConfigTable, CudaGraphs, Mask, ParallelConfig, Recompute
-from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Plan, Verdict
+from planner.spec.config import ConfigTable, Mask, ParallelConfig, Recompute
+from planner.spec.planfile import CLOSED_GAP, Choice, Ending, Plan, Verdict
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict, safe_limit
 
@@ -68,41 +68,59 @@ def _slower(step: float | None, best: float | None) -> float:
     return step / best - 1 if step is not None and best is not None else 0.0
 
 
-def held_at(problem: Problem, restrict: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The axes that the program holds where a question leaves them open, with the values it tries."""
-    limits = problem.stack.limits
+CHUNKS: Final = "chunks"  # what a certificate calls pp and vpp that the stack's own split does not fill
+
+
+def held_at(problem: Problem, request: Request) -> dict[str, tuple[int, ...]]:
+    """The axes that the program holds where a question leaves them open, with the values it tries; of `CHUNKS` and
+    "etp" the values follow from other axes."""
+    axes = Axes(problem, request.restrict, request.without)
     values: dict[str, tuple[int, ...]] = {
-        "offload": (0,),
-        "cuda_graph_impl": tuple(int(CudaGraphs[name.upper()]) for name in limits.cuda_graphs_tried),
-        "cuda_graph_modules": (0,),
+        "offload": _values(axes.offload(1)),
+        "cuda_graph_impl": _values(axes.cuda_graph_impl(1)),
+        "cuda_graph_modules": _values(axes.cuda_graph_modules(1)),
         "recompute_modules": modules_tried(problem),
+        "etp": (),
+        CHUNKS: (),
     }
-    if "recompute" in restrict:
+    if "recompute" in request.restrict:
         values["recompute_layers"] = ()  # all or none
-    if not limits.pipelines_tried:
+    if not axes.pipelines:
         values["pp"] = (1,)
-    if 3 not in limits.hybrid_sharding:
+    if not axes.weight_groups:
         values["hsdp"] = (0,)
-    return {axis: tried for axis, tried in values.items() if axis not in restrict}
+    return {axis: tried for axis, tried in values.items() if axis not in request.restrict}
+
+
+def _values(domain: Domain) -> tuple[int, ...]:
+    return tuple(value for (value,) in domain)
 
 
 def is_held(table: ConfigTable, axis: str, values: tuple[int, ...], layers: int) -> Mask:
-    """Which rows have one of these values; of recomputed modules only where any are, of layers all or none."""
+    """Which rows have one of these values; of recomputed modules only where any are, of layers all or none, of shards
+    of experts those that divide tp."""
+    if axis == "etp":
+        return np.asarray(table["tp"] % table[axis] == 0)
     if axis == "recompute_layers":
         return np.asarray((table[axis] == 0) | (table[axis] >= -(-layers // table["pp"])))
     idle = (table["recompute"] != Recompute.SELECTIVE) & (axis == "recompute_modules")
     return np.asarray(np.isin(table[axis], values) | idle)
 
 
-def named_as_held(certificate: Certificate | None) -> tuple[str, ...]:
-    """The axes that a certificate says the program holds, of what it has in that field: names, or records of them."""
-    held: Any = getattr(certificate, "held", ())
-    names = [getattr(one, "axis", one) for one in held]
-    return tuple(str(name).partition("=")[0].strip() for name in names)
+def named_as_held(plan: Plan) -> tuple[str, ...]:
+    """The axes that an answer says the program holds."""
+    proof = plan.search.certificate
+    if plan.verdict is Verdict.NOTHING_LEGAL and "own split" in plan.headline:
+        return (CHUNKS,)
+    return tuple(one.axis for one in proof.held) if proof else ()
 
 
 def within(space: LegalSpace, values: Mapping[str, tuple[int, ...]], layers: int) -> LegalSpace:
     """The configurations whose axes are held at these values."""
+    if CHUNKS in values:
+        own = set(zip(space.own["pp"].tolist(), space.own["vpp"].tolist(), strict=True))
+        told = {chunks: table for chunks, table in space.told.items() if chunks in own}
+        space, values = replace(space, told=told), {axis: of for axis, of in values.items() if axis != CHUNKS}
     return space.where(lambda table: [is_held(table, *one, layers) for one in values.items()])
 
 
@@ -112,8 +130,8 @@ def judge(name: str, request: Request, problem: Problem, space: LegalSpace) -> J
     plan = make_plan(request)
     planned = time.process_time()
     asked, layers = Asked(request, problem), problem.model.num_layers
-    held = held_at(problem, request.restrict)
-    named = {axis: held[axis] for axis in named_as_held(plan.search.certificate) if axis in held}
+    held = held_at(problem, request)
+    named = {axis: held[axis] for axis in named_as_held(plan) if axis in held}
     everything = within(space, named, layers)
     hunt, why = asked.hunted(plan, everything)
     tried = hunt

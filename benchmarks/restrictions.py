@@ -166,7 +166,7 @@ def _compared(
     except PlannerError:  # what such a question may not ask for
         narrow = None
     proof = plan.search.certificate
-    if narrow is not None and axis not in named_as_held(proof):
+    if narrow is not None and axis not in named_as_held(plan):
         violation, by = wrong(plan, narrow)
         other = narrow.choices[0].step_time if narrow.found else None
     return Outcome(

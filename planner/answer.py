@@ -28,6 +28,7 @@ from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Removed, Space
 from planner.space.framework_rules import all_rules_for
+from planner.space.held_fixed import has_other_chunks
 from planner.space.legality import explain_config
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
@@ -316,7 +317,11 @@ class Answerer:
 
     def _headline(self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, named: str) -> str:
         if verdict is Verdict.NOTHING_LEGAL:
-            return f"none of {search.candidates:,} configurations{_pinned(search)} is legal"
+            told = has_other_chunks(self.problem, search.restricted)
+            own = (
+                " under the stack's own split of layers (estimate --set layout= takes others)" if told else ""
+            )
+            return f"none of {search.candidates:,} configurations{_pinned(search)} is legal{own}"
         if verdict is Verdict.NOTHING_FITS:
             return f"none of {search.legal:,} legal configurations{_pinned(search)} fits"
         if verdict is Verdict.ILLEGAL:

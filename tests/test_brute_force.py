@@ -25,17 +25,12 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import AXES, ConfigTable, ParallelConfig
 
-# The marks below go when the search looks at every layout and names what it holds: they are of commit 15a9d0f9.
-QUESTIONS = ("0-1", "0-14", "0-45", "0-48", "0-83", "0-93", "0-162")
+QUESTIONS = ("0-1", "0-14", "0-45", "0-48", "0-83", "0-93", "0-162", "0-10", "0-25")
+# what was beaten at commit 15a9d0f9
 BEATEN = ("0-0", "0-17", "0-26", "0-60", "0-127", "0-136", "0-143", "0-163", "0-207")
 MORE = range(30)  # of another seed, for the slow run
 CLIMBED = ("llama-3.2-1b", "gemma-3-1b", "qwen3-8b")
 QUICK = ("empty ends", "uneven chunks", "the head alone", "a folded pipeline", "pipelines of DeepSpeed")
-TODAY = pytest.mark.xfail(strict=False, reason="beaten at 15a9d0f9; to be removed with the new search")
-
-
-def _marked(names: tuple[str, ...], failing: tuple[str, ...] = ()) -> list[Any]:
-    return [*names, *(pytest.param(name, marks=TODAY) for name in failing)]
 
 
 def _asked(model: str, cluster: str, batch: str, **more: Any) -> tuple[Request, CostModel]:
@@ -43,7 +38,7 @@ def _asked(model: str, cluster: str, batch: str, **more: Any) -> tuple[Request, 
     return request, cost_model(resolve(request)[0])
 
 
-@pytest.mark.parametrize("seed", _marked(QUESTIONS, BEATEN))
+@pytest.mark.parametrize("seed", [*QUESTIONS, *BEATEN])
 def test_no_small_answer_is_beaten(seed: str, tmp_path: Path) -> None:
     _, found = judged_question(seed, tmp_path)
     assert not found.refused
@@ -52,21 +47,21 @@ def test_no_small_answer_is_beaten(seed: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(number, marks=TODAY) for number in MORE])
+@pytest.mark.parametrize("number", MORE)
 def test_no_other_small_answer_is_beaten(number: int, tmp_path: Path) -> None:
     _, found = judged_question(f"1-{number}", tmp_path)
     assert not found.beaten, f"{found.question}\n{found.reproduce}"
 
 
-@pytest.mark.parametrize("known", [pytest.param(k, id=k.name, marks=[TODAY] if k.name in QUICK else
-                                                [TODAY, pytest.mark.slow]) for k in KNOWN])  # fmt: skip
+@pytest.mark.parametrize("known", [pytest.param(k, id=k.name, marks=[] if k.name in QUICK else
+                                                pytest.mark.slow) for k in KNOWN])  # fmt: skip
 def test_what_beat_answers_before_beats_none(known: Known, tmp_path: Path) -> None:
     found = known_beaten(known, tmp_path)
     assert not found.beaten, found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [pytest.param(name, marks=TODAY) for name in CLIMBED])
+@pytest.mark.parametrize("model", CLIMBED)
 def test_no_climb_beats_an_answer(model: str, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.model == model)
     found = climbed(case, 1, tmp_path)

@@ -14,10 +14,6 @@ from planner.space.restriction import parse_restriction
 
 PAIRS = tuple(range(12))
 MORE = range(100, 160)  # for the slow run
-# The marks below go when the search names what it holds and solves every layout: they are of commit 15a9d0f9.
-TODAY = pytest.mark.xfail(
-    strict=False, reason="a restriction is faster at 15a9d0f9; to be removed with the new search"
-)
 NODE = "1x8 rtx4090 100G-ib"
 
 
@@ -33,7 +29,7 @@ def test_no_restriction_is_faster(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(number, marks=TODAY) for number in MORE])
+@pytest.mark.parametrize("number", MORE)
 def test_no_other_restriction_is_faster(number: int, tmp_path: Path) -> None:
     holds(number, tmp_path)
 
@@ -42,8 +38,8 @@ def test_no_other_restriction_is_faster(number: int, tmp_path: Path) -> None:
     ("asked", "restriction"),
     [
         pytest.param(Request("llama-3.2-3b", "1x8 rtx4090 25G-eth", 8, 2048, "64", stack="deepspeed-2025"),
-                     "pp=1,2,4,8", marks=TODAY, id="pipelines that are not tried"),
-        pytest.param(Request("llama-3.2-3b", NODE, 8, 8192, "64"), "offload=none,optimizer", marks=TODAY, id="offload"),
+                     "pp=1,2,4,8", id="pipelines that are not tried"),
+        pytest.param(Request("llama-3.2-3b", NODE, 8, 8192, "64"), "offload=none,optimizer", id="offload"),
         pytest.param(Request("llama-3.2-1b", NODE, 8, 4096, "64", restrict={"pp": (8,)}), "vpp=1", id="chunks"),
     ],
 )  # fmt: skip

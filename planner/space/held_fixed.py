@@ -8,11 +8,13 @@ the stack and the rules of its framework. Left out: splits of layers, of which a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import OptionKind
+from planner.frameworks import explicit_splits
 from planner.space.axes import Axes, Domain, Restriction, divisors, present_modules
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import legal_rows
@@ -21,6 +23,7 @@ from planner.space.recomputations import module_lists
 from planner.space.restriction import value_text
 from planner.space.without import OpenedAxis, is_left_out
 from planner.spec.config import CUDA_GRAPH_MODULES, SCHEDULE_LABELS, CudaGraphs
+from planner.spec.planfile import EMPTY_CHUNKS
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, HeldBy
 
@@ -101,6 +104,7 @@ def _domains(
     lists = module_lists(name for name in limits.recompute_modules if name in present)
     yield "recompute_modules", not set(axes.modules).issuperset(lists), _few_lists(axes.modules)
     yield "etp", _other_shards(problem, axes, restrict), "divisors of tp"
+    yield "chunks", has_other_chunks(problem, restrict), "as many as the stack's own split fills"
 
 
 def _values(domain: Domain) -> set[int]:
@@ -132,6 +136,33 @@ def _other_shards(problem: Problem, axes: Axes, restrict: Restriction) -> bool:
     tp = min(restrict.get("tp", (1,)))
     rows = [(tp, etp) for etp in divisors(problem.cluster.num_devices) if (etp,) not in axes.etp(tp)]
     return bool(legal_rows(problem, all_rules_for(problem.stack.framework), ("tp", "etp"), rows))
+
+
+def has_other_chunks(problem: Problem, restrict: Restriction) -> bool:
+    """Are there numbers of stages and chunks that a layout could fill and the stack's own split does not?"""
+    if not explicit_splits(problem.stack.framework):
+        return False
+    layers, rules = problem.model.num_layers, all_rules_for(problem.stack.framework)
+    degrees = restrict.get("pp", divisors(problem.cluster.num_devices))
+    some = [
+        (pp, vpp)
+        for pp in degrees
+        if 1 < pp <= layers + EMPTY_CHUNKS
+        for vpp in restrict.get("vpp", range(1, (layers + EMPTY_CHUNKS) // pp + 1))
+    ]
+    own = set(legal_rows(problem, rules, ("pp", "vpp"), some))
+    told = (
+        legal_rows(_under_layout(problem, pp * vpp), rules, ("pp", "vpp"), [(pp, vpp)])
+        for pp, vpp in some
+        if (pp, vpp) not in own and pp * vpp <= layers + EMPTY_CHUNKS
+    )
+    return any(told)
+
+
+def _under_layout(problem: Problem, chunks: int) -> Problem:
+    """The problem under a layout of so many chunks: which one, no rule of a configuration asks."""
+    layout = (problem.model.num_layers, *[0] * (chunks - 1))
+    return replace(problem, stack=problem.stack.model_copy(update={"split": layout}))
 
 
 def _of_the_stack(problem: Problem, restrict: Restriction) -> Iterator[Held]:
