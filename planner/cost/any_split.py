@@ -1,31 +1,28 @@
-"""Which step time does no layout of a configuration's layers beat, and for which can no layout fit?
+"""Which step time does no layout of a configuration's layers beat?
 
 Bounds of many configurations at once, from the mean stage (`pipeline.stages.mean_classes`): some stage of every layout
 holds as much or more of whatever adds up over stages. Layouts: any number of layers in any chunk, none too. Left out:
-which layout comes near (`solve.splits`).
+memory (`any_fit.py`), and which layout comes near (`solve.splits`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.bounds import lasting_gradients, least_slowest, states_held
+from planner.cost.bounds import least_slowest
 from planner.cost.levels import Layers, Pipelines, layer_level, pipeline_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import exposed_data_parallel, measured_factor, straggling
 from planner.cost.stems import StemModel
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
+from planner.spec.config import ConfigTable, Schedule
 
 Array = NDArray[np.float64]
 
 SLOWEST_TIMES = 8  # at which what the slowest stage hides is looked at
 HALVINGS = 30  # of an interval in which a makespan lies
 _ROUNDING = 1.0 - 1e-9
-_LIKE_ONE_F_ONE_B = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
 
 
 def layers_by_kind(model: CostModel) -> Array:
@@ -189,58 +186,3 @@ class Rest:
             batch.reduces_last,
         )  # fmt: skip
         return np.asarray(exposed + host + batch.copies + batch.once + batch.overhead)
-
-
-def may_fit(model: CostModel, table: ConfigTable, limit: float) -> NDArray[np.bool_]:
-    """False where no layout of a row's layers fits in `limit` bytes of a device (n,).
-
-    A rank holds as many layers as leave room for their states, for what each keeps of the micro-batches in flight, and
-    for one layer at work: if all ranks' together are fewer than the model has, nothing fits.
-    """
-    if not len(table):
-        return np.zeros(0, dtype=np.bool_)
-    layers, level = layers_by_kind(model), layer_level(model.layers, table)
-    classes, context = mean_classes(table["pp"], layers), model.problem.stack.overhead.context
-    p, count = table["pp"].astype(float), layers.sum()
-    gradients = lasting_gradients(model.layers)
-    states = p * states_held(model.shards, table, classes.without_ends(), gradients)[:, 0] / count
-    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
-    ones = np.ones_like(classes.first)
-    ends = [
-        states_held(model.shards, table, alone, gradients)[:, 0]
-        for alone in (replace(bare, first=ones), replace(bare, last=ones))
-    ]
-    present = layers > 0
-    kept, again = (of[present].min(axis=0)[level.of_row] for of in (level.kept, level.kept_full))
-    away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
-    kept, again = np.where(away, 0.0, kept), np.where(away, 0.0, np.minimum(kept, again))
-    recomputes = table["recompute_layers"] > 0
-    working = np.where(recomputes, level.working_full[level.of_row], level.working[level.of_row])
-    working = np.minimum(working, level.working[level.of_row])
-    free = limit * (1 + 1e-9) - context - working
-    whole = np.ceil(model.problem.model.num_layers / p)
-    first = np.where(table["recompute_layers"] >= whole, np.inf, table["recompute_layers"].astype(float))
-    room, depth = np.zeros(len(table)), int(p.max())
-    for rank in range(depth):
-        flight = _in_flight_at_least(table, float(rank))
-        left = free - np.where(rank == 0, ends[0], 0.0) - np.where(rank == p - 1, ends[1], 0.0)
-        cheap, full = states + again * flight, states + kept * flight
-        held = np.minimum(left / np.maximum(cheap, 1.0), first)
-        beyond = np.where(
-            np.isfinite(first), np.maximum(left - first * cheap, 0.0) / np.maximum(full, 1.0), 0.0
-        )
-        room += np.where(rank < p, np.maximum(held + beyond, 0.0), 0.0)
-    return room >= count * (1 - 1e-9)
-
-
-def _in_flight_at_least(table: ConfigTable, rank: float) -> Array:
-    """Micro-batches that a rank holds of any of its chunks, at its fullest, at the least (n,) [1]."""
-    schedule = table["schedule"]
-    p, v, m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
-    queue = np.clip(p - rank, 1.0, None)
-    waves = np.minimum(p, 2.0 * np.clip(p - 1.0 - rank, 0.0, None) + 1.0)
-    looped = np.where(v > 1, waves, queue)
-    found = np.where(np.isin(schedule, _LIKE_ONE_F_ONE_B) & (v == 1), queue, 1.0)
-    found = np.where(schedule == Schedule.INTERLEAVED, looped, found)
-    found = np.where(schedule == Schedule.GPIPE, m, found)
-    return np.minimum(found, m)

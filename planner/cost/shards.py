@@ -290,7 +290,7 @@ class ShardModel:
         t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
         counts, *ends = held
         total = largest(whole[0] + whole[1])
-        width = (sent[0] + sent[1]).sum(axis=1) / (whole[0] + whole[1]).sum(axis=1)
+        width = (sent[0] + sent[1]).sum(axis=1) / np.maximum((whole[0] + whole[1]).sum(axis=1), 1.0)
         cluster, links, experts = self.problem.cluster, self.links, e * et
         groups = (
             group_links(t, copies * d * c, cluster),

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.any_split import least_of_any_layout, may_fit
+from planner.cost.any_fit import may_fit
+from planner.cost.any_split import least_of_any_layout
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.solve.dealing import Source
@@ -57,12 +58,12 @@ def open_configurations(model: CostModel, source: Source, limit: float, best: fl
                 table.take(slice(start, start + ROWS_AT_A_TIME)),
                 of_leaf[start : start + ROWS_AT_A_TIME],
             )
-            fits = np.flatnonzero(may_fit(model, some, limit))
-            least = least_of_any_layout(model, some.take(fits), best)
-            kept = least < best
-            found.append(some.take(fits[kept]))
+            least = least_of_any_layout(model, some, best)
+            kept = np.flatnonzero(least < best)
+            kept = kept[may_fit(model, some.take(kept), limit, best)]
+            found.append(some.take(kept))
             bounds.append(least[kept])
-            names.append(name[fits[kept]])
+            names.append(name[kept])
     table, bound, stem = ConfigTable.joined(found), np.concatenate(bounds), np.concatenate(names)
     order = np.lexsort((table["recompute_layers"], bound))
     group = np.stack([stem[order], table["recompute_modules"][order]], axis=1)

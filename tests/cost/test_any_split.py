@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.any_split import least_of_any_layout, may_fit
+from planner.cost.any_fit import may_fit
+from planner.cost.any_split import least_of_any_layout
 from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
 from planner.space.enumerate import enumerate_configs
@@ -50,7 +51,7 @@ def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
             costed.append(evaluate_exactly(model.with_split(layout), one))
         for cost in costed:
             assert least[row] <= cost.step_time[0]
-            assert may_fit(model, one, float(cost.device_memory[0]))[0]
+            assert may_fit(model, one, float(cost.device_memory[0]), float(cost.step_time[0]))[0]
 
 
 def test_the_bound_is_near_where_layers_divide_evenly() -> None:

@@ -1,0 +1,160 @@
+"""For which configurations can no layout of the layers fit in memory and in a step time?
+
+Rank by rank: as many whole layers as there is room for beside the micro-batches in flight, and as there is time for;
+where all ranks' together are too few, no layout does both. Layouts: any number of layers in any chunk, none too. Left
+out: what chunks of several ranks have to do with each other (`solve.splits`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.any_split import Rest, layers_by_kind
+from planner.cost.bounds import lasting_gradients, states_held
+from planner.cost.levels import layer_level
+from planner.cost.model import CostModel
+from planner.cost.pipeline.stages import StageClasses, mean_classes
+from planner.cost.pipeline.step import measured_factor, straggling
+from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
+
+Array = NDArray[np.float64]
+
+ROUNDING = 1e-9
+_LIKE_ONE_F_ONE_B = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
+
+
+def may_fit(model: CostModel, table: ConfigTable, limit: float, most: float) -> NDArray[np.bool_]:
+    """False where no layout of a row's layers fits in `limit` bytes of a device and takes `most` a step [s] (n,)."""
+    if not len(table):
+        return np.zeros(0, dtype=np.bool_)
+    ranks = _Ranks(model, table, limit, most)
+    found = ranks.hold(ranks.layers > 0)
+    # light layers may lie where there is little room: without them the others must find theirs
+    heaviest = ranks.states[:, (ranks.states.mean(axis=0) * ranks.layers).argmax()]
+    heavy = (ranks.layers > 0) & (ranks.states >= heaviest[:, None] * (1 - ROUNDING)).all(axis=0)
+    if (heavy != (ranks.layers > 0)).any():
+        found &= ranks.hold(heavy)
+    return found
+
+
+class _Ranks:
+    """Room and time of the ranks of rows. `layers` (K,): of every kind; `states` (n, K): of a layer [bytes]; `kept`,
+    `again` (K, n): of a micro-batch, kept whole and recomputed [bytes]; `time` (K, n): of its passes, `repeat` (n,): of
+    recomputing one [s]; `first` (n,): layers that a rank recomputes at most."""
+
+    def __init__(self, model: CostModel, table: ConfigTable, limit: float, most: float) -> None:
+        self.table, self.p, self.layers = table, table["pp"].astype(float), layers_by_kind(model)
+        level = layer_level(model.layers, table)
+        rows, classes = level.of_row, mean_classes(table["pp"], self.layers)
+        self.states, self.ends = _states(model, table, classes)
+        away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+        self.kept = np.where(away, 0.0, level.kept[:, rows])
+        self.again = np.where(away, 0.0, np.minimum(level.kept, level.kept_full)[:, rows])
+        recomputes = table["recompute_layers"] > 0
+        working = np.where(recomputes, level.working_full[rows], level.working[rows])
+        context = model.problem.stack.overhead.context
+        self.free = limit * (1 + ROUNDING) - context - np.minimum(working, level.working[rows])
+        whole = table["recompute_layers"] >= np.ceil(model.problem.model.num_layers / self.p)
+        self.first = np.where(whole, np.inf, table["recompute_layers"].astype(float))
+        paired = np.isin(table["schedule"], (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
+        repeat = np.maximum((level.time_full - level.time)[self.layers > 0].min(axis=0)[rows], 0.0)
+        time = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
+        self.time, self.repeat = time + np.where(whole, repeat, 0.0), np.where(whole, 0.0, repeat)
+        # both directions of a mirrored pipeline lie on every rank: its time is left to others
+        mirrored = table["schedule"] == Schedule.DUALPIPE
+        self.tick = np.where(mirrored, np.inf, _time_of_a_rank(model, table, most))
+        self.edges = level.embedding[rows], level.head[rows]
+        self.last = np.where(np.isin(table["schedule"], FOLDED_SCHEDULES), 0.0, self.p - 1)
+
+    def hold(self, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Is there room and time for the layers of `some` kinds (K,) on all ranks together (n,)?"""
+        states, kept, again = (
+            self.states[:, some].min(axis=1),
+            self.kept[some].min(axis=0),
+            self.again[some].min(axis=0),
+        )
+        least, longest = self.time[some].min(axis=0), self.time[some].max(axis=0)
+        longest = longest + np.where(self.first > 0, self.repeat, 0.0)
+        room = time = np.zeros(len(self.table))
+        for rank in range(int(self.p.max())):
+            flight = _in_flight_at_least(self.table, float(rank))
+            here = [rank == 0, rank == self.last]
+            left, tick = (
+                np.maximum(of - np.where(here[0], ends[0], 0.0) - np.where(here[1], ends[1], 0.0), 0.0)
+                for of, ends in ((self.free, self.ends), (self.tick, self.edges))
+            )
+            cheap, full = np.maximum(states + again * flight, 1.0), np.maximum(states + kept * flight, 1.0)
+            held = _Rank(left, tick, cheap, full, np.maximum(least, 1e-12), self.repeat).layers(self.first)
+            room = room + np.where(rank < self.p, held, 0.0)
+            time = time + np.where(rank < self.p, np.minimum(held * longest, tick), 0.0)
+        number = self.layers[some]
+        return np.asarray(
+            (room >= number.sum() * (1 - ROUNDING)) & (time >= number @ self.time[some] * (1 - ROUNDING))
+        )
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One rank of rows (n,): `left` bytes and `tick` seconds; a layer takes `cheap` bytes where it is recomputed, else
+    `full`, and `each` seconds, `more` where it is recomputed."""
+
+    left: Array
+    tick: Array
+    cheap: Array
+    full: Array
+    each: Array
+    more: Array
+
+    def layers(self, first: Array) -> Array:
+        """The most whole layers, of which up to `first` are recomputed (n,)."""
+        slower = self.each + self.more
+        most = np.minimum(np.minimum(first, self.left / self.cheap), self.tick / slower)
+        # what is recomputed first gives room, then takes time: where both are short there are most
+        slope = np.maximum(self.full * slower - self.cheap * self.each, 1e-300)
+        balance = np.clip((self.full * self.tick - self.left * self.each) / slope, 0.0, most)
+        room, time = (
+            (self.left - balance * self.cheap) / self.full,
+            (self.tick - balance * slower) / self.each,
+        )
+        found = np.where(np.isfinite(first), balance + np.minimum(room, time), most)
+        return np.asarray(np.floor(np.maximum(found, 0.0) * (1 + ROUNDING) + ROUNDING))
+
+
+def _states(model: CostModel, table: ConfigTable, classes: StageClasses) -> tuple[Array, tuple[Array, Array]]:
+    """States of a layer of every kind (n, K), and of what lies before the first layer and behind the last [bytes]."""
+    gradients = lasting_gradients(model.layers)
+    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
+    ones = np.ones_like(classes.first)
+
+    def held(some: StageClasses) -> Array:
+        return np.asarray(states_held(model.shards, table, some, gradients)[:, 0])
+
+    nothing, number = held(bare), classes.layers.shape[-1]
+    kinds = [held(replace(bare, layers=bare.layers + (np.arange(number) == kind))) for kind in range(number)]
+    states = np.maximum(np.stack(kinds, axis=1) - nothing[:, None], 0.0)
+    return states, (held(replace(bare, first=ones)), held(replace(bare, last=ones)))
+
+
+def _time_of_a_rank(model: CostModel, table: ConfigTable, most: float) -> Array:
+    """What the passes of a micro-batch may take on a rank at most, where a step takes `most` (n,) [s]."""
+    m, one = table["num_microbatches"].astype(float), np.ones(len(table))
+    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
+    subtotal = most / measured_factor(model.problem, table) / (one + straggling(one, nodes, comm))
+    beside = Rest.of(model, table).beside(subtotal / m)
+    return np.asarray((subtotal - beside) / m * (1 + ROUNDING))
+
+
+def _in_flight_at_least(table: ConfigTable, rank: float) -> Array:
+    """Micro-batches that a rank holds of any of its chunks, at its fullest, at the least (n,) [1]."""
+    schedule = table["schedule"]
+    p, v, m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+    queue = np.clip(p - rank, 1.0, None)
+    waves = np.minimum(p, 2.0 * np.clip(p - 1.0 - rank, 0.0, None) + 1.0)
+    looped = np.where(v > 1, waves, queue)
+    found = np.where(np.isin(schedule, _LIKE_ONE_F_ONE_B) & (v == 1), queue, 1.0)
+    found = np.where(schedule == Schedule.INTERLEAVED, looped, found)
+    found = np.where(schedule == Schedule.GPIPE, m, found)
+    return np.minimum(found, m)
