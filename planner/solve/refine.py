@@ -160,9 +160,14 @@ class _Contest:
         if not open_ or not self.explicit or not np.isfinite(self.best):
             return 0.0
         table = ConfigTable.of([entry.config for entry in open_])
-        most = np.array([max(self.choices(entry.config)) for entry in open_])
+        choices = [self.choices(entry.config) for entry in open_]
         families = Families(
-            self.model, table, self.limit, most, lambda config: fewest_inner(self.model, config), self.known
+            self.model,
+            table,
+            self.limit,
+            choices,
+            lambda config: fewest_inner(self.model, config),
+            self.known,
         )
         bounds = np.array([entry.bound for entry in open_])
         raised = families.raise_bounds(bounds, self.best * (1 - TOLERANCE / 2), effort, stopped)

@@ -22,7 +22,7 @@ from planner.solve.splits.many_chunks import Search, Simulated, even_splits
 from planner.solve.splits.one_chunk import OneChunk, Recomputing
 from planner.solve.splits.paths import Ways
 from planner.solve.splits.pipe import Kinds, Pipe
-from planner.solve.splits.profiles import Profiles, profiles
+from planner.solve.splits.profiles import Profiles, Recomputed, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
 from planner.solve.splits.relaxed import Known, Relaxed, fullest
 from planner.solve.splits.room import Room
@@ -65,9 +65,9 @@ class Layout:
     ) -> None:  # fmt: skip
         self.config, self.simulator, self.costs, self.per_stage = config, simulator, costs, per_stage
         self.fewest, self.room, self.limit = fewest, Room(costs, limit), limit
-        self.known, self.most, self.several = known, 0, False
+        self.known, self.recomputed = known, list[Recomputed]()
         self.descended, self.fits, self.short = False, True, False
-        self.relaxed: tuple[float, Relaxed] | None = None
+        self.relaxed = dict[Recomputed, tuple[float, Relaxed]]()
         self.pipe = Pipe.of(costs.model, config, fewest)
         closed = costs.v == 1 and costs.schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
         self.closed = closed
@@ -77,8 +77,9 @@ class Layout:
         """One for every number of recomputed layers; where every rank has a number of its own, one for none and one for
         some."""
         stated = [Recomputing(count, (self.costs.recomputed(count),)) for count in choices]
-        self.most, self.several = max(max(one.counts) for one in stated), len(stated) > 1
+        self.recomputed = recomputed_of(choices, self.costs.layers, self.costs.p)
         if self.per_stage:
+            self.recomputed = [Recomputed(max(choices))]
             counts = tuple(sorted({self.costs.recomputed(count) for count in choices}))
             stated = [one for one in stated if not one.stated]
             if max(choices):
@@ -89,7 +90,7 @@ class Layout:
     def longest(self) -> float:
         """A step time that no split takes longer than: everything one after another [s]."""
         costs = self.costs
-        again = float(costs.again[0].sum()) if self.most else 0.0
+        again = float(costs.again[0].sum()) if self.recomputed != [Recomputed(0)] else 0.0
         passes = costs.m * (costs.total + again + float(costs.hops.sum()))
         return costs.step_time(2 * passes + self.beside(0.0))
 
@@ -97,29 +98,33 @@ class Layout:
         """What is known of the pipeline, and the effort of finding it."""
         spent = 0.0
         if self.pipe not in self.known:
-            self.known[self.pipe], spent = known_of(self.pipe, self._profile(1.0))
+            self.known[self.pipe], spent = known_of(self.pipe, self._profile(1.0, self.recomputed[0]))
         return self.known[self.pipe], spent
 
-    def _profile(self, target: float) -> Profiles:
+    def _profile(self, target: float, recomputed: Recomputed) -> Profiles:
         table = ConfigTable.of([self.config])
-        return profiles(self.costs.model, table, self.limit, target, np.array([float(self.most)]))
+        return profiles(self.costs.model, table, self.limit, target, [recomputed])
 
-    def relax(self, target: float) -> float:
-        """See what no split beats whose chunks recompute as many layers as they like, where steps may last `target`
-        [s], once; the effort."""
-        if self.relaxed is not None:
+    def way(self, count: int) -> Recomputed:
+        """The way to recompute of which so many layers of a chunk are a case."""
+        return self.recomputed[-1 if count else 0]
+
+    def relax(self, target: float, way: Recomputed) -> float:
+        """See what no split beats whose chunks recompute layers in some way, where steps may last `target` [s], once;
+        the effort."""
+        if way in self.relaxed:
             return 0.0
-        profile, (known, spent) = self._profile(target), self.ways()
+        profile, (known, spent) = self._profile(target, way), self.ways()
         relaxed = Relaxed(self.pipe, profile, known, Kinds(self.pipe, profile))
         makespan = relaxed.solve() * float(profile.allowed[0])
         bound = target if relaxed.least >= 1.0 else self.step_of(makespan, target)
         spent += relaxed.effort
-        if bound < target and self.several:
+        if bound < target and way.most:  # several cases at once
             programme = Programme(self.pipe, profile, known, relaxed.kinds)
             if programme.solve(1.0, LIMIT)[0] is Outcome.NONE:
                 bound = target
             spent += programme.effort
-        self.relaxed = bound, relaxed
+        self.relaxed[way] = bound, relaxed
         return spent
 
     def beside(self, slowest: float) -> float:
@@ -230,15 +235,16 @@ class SteppedCase:
 
     def _relax(self, longest: float) -> float:
         """Bound all splits; the effort."""
-        spent = self.layout.relax(longest)
-        assert self.layout.relaxed is not None, "just made"
-        bound, relaxed = self.layout.relaxed
-        exact = None if self.layout.per_stage and self.count else self.count
+        way = self.layout.way(self.count)
+        spent = self.layout.relax(longest, way)
+        bound, relaxed = self.layout.relaxed[way]
+        exact = self.count if way.most and not (self.layout.per_stage and self.count) else None
         self.programme = Programme(relaxed.pipe, relaxed.profile, relaxed.known, relaxed.kinds, exact)
         if relaxed.split is not None:
             self.programme.look_near(relaxed.split)
         self.bound = max(self.bound, bound)
-        self.free = max(self.free, bound)
+        if way.most:  # of whatever is recomputed
+            self.free = max(self.free, bound)
         return spent
 
     def _allowed(self, longest: float) -> float:

@@ -7,7 +7,7 @@ has; else they are halved. Left out: a single one of which this is not told (`sp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Final
@@ -22,7 +22,7 @@ from planner.schedule.graph import schedule_graph
 from planner.schedule.simulate import makespans
 from planner.solve.splits.paths import Shape, Ways, first_ways, timed
 from planner.solve.splits.pipe import Kinds, Pipe
-from planner.solve.splits.profiles import Profiles, profiles
+from planner.solve.splits.profiles import Profiles, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
 from planner.solve.splits.relaxed import Known, Relaxed, times_of
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
@@ -88,14 +88,18 @@ class _Some:
 
 
 class Families:
-    """Configurations, of whose chunks each recomputes so many layers at most (n,)."""
+    """Configurations, of whose ranks each may recompute so many layers (n lists)."""
 
     def __init__(
-        self, model: CostModel, table: ConfigTable, limit: float, recomputed: NDArray[np.int64],
+        self, model: CostModel, table: ConfigTable, limit: float, choices: Sequence[Sequence[int]],
         fewest: Callable[[ParallelConfig], int], known: dict[Pipe, Known],
     ) -> None:  # fmt: skip
-        self.model, self.table, self.limit, self.recomputed = model, table, limit, recomputed
-        self.known, self.effort = known, 0.0
+        self.model, self.limit, self.known, self.effort, self.number = model, limit, known, 0.0, len(table)
+        layers, each = model.problem.model.num_layers, zip(choices, table["pp"].tolist(), strict=True)
+        ways = [recomputed_of(some, layers, ranks) for some, ranks in each]
+        self.recomputed = [one for some in ways for one in some]
+        self.entry = np.repeat(np.arange(len(table)), [len(some) for some in ways])
+        self.table = table = table.take(self.entry)
         names = ("schedule", "pp", "vpp", "num_microbatches")
         usable = are_simulated(table) & ~np.isin(table["schedule"], ADAPTIVE) & (table["pp"] > 1)
         usable &= (table["vpp"] > 1) | ~np.isin(table["schedule"], CLOSED)
@@ -111,14 +115,21 @@ class Families:
         self, bound: Array, target: float, effort: float, stopped: Callable[[], bool] = lambda: False
     ) -> Array:
         """What no split of each beats (n,), at most `target`, where `bound` is known before [s]."""
-        found, end = bound.copy(), self.effort + effort
+        found = self._raised(bound[self.entry], target, self.effort + effort, stopped)
+        least = np.full(self.number, np.inf)
+        np.minimum.at(least, self.entry, found)
+        return np.maximum(bound, least)
+
+    def _raised(self, bound: Array, target: float, end: float, stopped: Callable[[], bool]) -> Array:
+        """The same, apart for every way to recompute."""
+        found = bound.copy()
         open_ = [(group, group.rows[found[group.rows] < target]) for group in self.groups]
         open_ = [(group, rows) for group, rows in open_ if len(rows)]
         some = list[_Some]()
         for group, rows in sorted(open_, key=lambda one: float(found[one[1]].min())):
             if self.effort >= end or stopped():
                 return found
-            recomputed = self.recomputed[rows].astype(float)
+            recomputed = [self.recomputed[row] for row in rows.tolist()]
             own = profiles(self.model, self.table.take(rows), self.limit, target, recomputed)
             least, near = self._relaxed(group.pipe, own, end)
             some.append(_Some(group.pipe, rows, own, least, near))

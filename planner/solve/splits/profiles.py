@@ -7,6 +7,7 @@ layers are dealt (`programme.py`), and what a step takes beside its passes but f
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -63,6 +64,15 @@ class Profiles:
         """Some of them."""
         return Profiles(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    def repeating(self, whole: NDArray[np.bool_]) -> Profiles:
+        """The same, of which the `whole` ones (n,) recompute all their layers."""
+        again = np.where(whole[:, None], self.again, 0.0)
+        passes = self.passes.copy()
+        passes[:, :, 1] += again
+        kept = np.where(whole[:, None], self.kept_again, self.kept)
+        behind = np.where(whole, 0.0, self.ends_kept)
+        return replace(self, passes=passes, again=self.again - again, kept=kept, ends_kept=behind)
+
     def least(self) -> Profiles:
         """One that takes as little as any in everything, and saves and recomputes as many layers as any may."""
         found = {field.name: getattr(self, field.name).min(axis=0, keepdims=True) for field in fields(self)}
@@ -76,17 +86,35 @@ class Profiles:
         return np.asarray(self.factor * (np.maximum(share * self.allowed, 0.0) + self.beside))
 
 
+@dataclass(frozen=True)
+class Recomputed:
+    """How many layers chunks recompute: all of them, or up to `most`."""
+
+    most: int
+    whole: bool = False
+
+
+def recomputed_of(choices: Collection[int], layers: int, ranks: int) -> list[Recomputed]:
+    """What splits may recompute of `layers` on so many ranks, where each rank recomputes one of some numbers: none and
+    all of them apart, where nothing lies between."""
+    all_ = -(-layers // ranks)
+    if any(0 < count < all_ for count in choices):
+        return [Recomputed(max(choices))]
+    found = [Recomputed(0)] if 0 in choices else []
+    return [*found, Recomputed(0, whole=True)] if max(choices) >= all_ else found
+
+
 def profiles(
-    model: CostModel, table: ConfigTable, limit: float, target: float, recomputed: Array
+    model: CostModel, table: ConfigTable, limit: float, target: float, recomputed: Sequence[Recomputed]
 ) -> Profiles:
     """Configurations that may take `target` a step [s] and `limit` of a device [bytes], whose chunks recompute so many
-    layers at most (n,)."""
+    layers (n,)."""
     allowed, beside, factor = _allowed(model, table, target)
     passes, again, ends = _passes(model, table)
     hops = np.array([hop_seconds(model.layers, table.row(i)) for i in range(len(table))])
     share = 1.0 / np.maximum(allowed, NOTHING)
     memory = _memory(model, table, limit)
-    return Profiles(
+    found = Profiles(
         allowed,
         beside,
         factor,
@@ -95,8 +123,9 @@ def profiles(
         ends * share[:, None, None],
         hops.reshape(len(table), -1) * share[:, None],
         *memory,
-        recomputed,
+        np.array([float(one.most) for one in recomputed]),
     )
+    return found.repeating(np.array([one.whole for one in recomputed]))
 
 
 def _allowed(model: CostModel, table: ConfigTable, target: float) -> tuple[Array, Array, Array]:

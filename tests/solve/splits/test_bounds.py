@@ -13,7 +13,7 @@ from planner.solve.splits.families import ADAPTIVE, CLOSED, Families, known_of
 from planner.solve.splits.layers import LayerCosts
 from planner.solve.splits.paths import Ways
 from planner.solve.splits.pipe import Kinds, Pipe, lines_about_runs
-from planner.solve.splits.profiles import Profiles, profiles
+from planner.solve.splits.profiles import Profiles, Recomputed, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
 from planner.solve.splits.relaxed import Known, Relaxed, fullest, times_of
 from planner.solve.splits.split import fewest_inner, solve_split
@@ -37,8 +37,8 @@ def profile_of(
     model: CostModel, config: ParallelConfig, limit: float, target: float
 ) -> tuple[Pipe, Profiles]:
     pipe = Pipe.of(model, config, fewest_inner(model, config))
-    again = np.array([float(config.recompute_layers)])
-    return pipe, profiles(model, ConfigTable.of([config]), limit, target, again)
+    again = Recomputed(config.recompute_layers)
+    return pipe, profiles(model, ConfigTable.of([config]), limit, target, [again])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -50,7 +50,7 @@ def test_no_layout_is_faster_than_the_bound_of_its_family(seed: int) -> None:
         best = min(time for time, held in every if held <= limit)
         table = ConfigTable.of([config])
         for target in (0.9 * best, best, 1.1 * best):
-            again = np.array([config.recompute_layers])
+            again = [(config.recompute_layers,)]
             families = Families(model, table, limit, again, lambda one: fewest_inner(model, one), {})
             bound = families.raise_bounds(np.zeros(1), target, effort=5.0)
             assert bound[0] <= best * (1 + 1e-9)
@@ -61,7 +61,7 @@ def test_no_layout_is_faster_than_the_bound_of_its_family(seed: int) -> None:
 def test_a_family_is_closed_below_the_best_of_its_members(seed: int) -> None:
     model, config = stepped_case(seed)
     best = min(time for time, _ in every_layout(model, config, (config.recompute_layers,)))
-    again = np.array([config.recompute_layers])
+    again = [(config.recompute_layers,)]
     families = Families(
         model, ConfigTable.of([config]), np.inf, again, lambda one: fewest_inner(model, one), {}
     )
@@ -107,6 +107,38 @@ def test_a_rank_needs_no_less_than_its_profile_says(seed: int) -> None:
             for rank in range(pipe.p):
                 if fullest(pipe, own, kinds, rank, held, again) is not None:
                     assert needed[rank] > limit
+
+
+@pytest.mark.parametrize(
+    ("choices", "ways"),
+    [
+        ((0,), [Recomputed(0)]),
+        ((0, 8), [Recomputed(0), Recomputed(0, whole=True)]),
+        ((8,), [Recomputed(0, whole=True)]),
+        ((0, 3, 8), [Recomputed(8)]),
+        ((2,), [Recomputed(2)]),
+    ],
+)
+def test_none_and_all_layers_are_apart_where_nothing_lies_between(
+    choices: tuple[int, ...], ways: list[Recomputed]
+) -> None:
+    assert recomputed_of(choices, layers=30, ranks=4) == ways
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_layout_that_recomputes_everything_or_nothing_is_faster_than_the_bound(seed: int) -> None:
+    model, config = stepped_case(seed)
+    all_ = -(-model.problem.model.num_layers // config.pp)
+    every = every_layout(model, config, (0, all_))
+    memory = sorted(held for _, held in every)
+    for limit in (np.inf, memory[len(memory) // 3], memory[0]):
+        best = min(time for time, held in every if held <= limit)
+        for target in (0.9 * best, best, 1.1 * best):
+            families = Families(
+                model, ConfigTable.of([config]), limit, [(0, all_)], lambda one: fewest_inner(model, one), {}
+            )
+            bound = families.raise_bounds(np.zeros(1), target, effort=5.0)
+            assert bound[0] <= best * (1 + 1e-9)
 
 
 def test_a_last_stage_that_has_time_for_its_head_alone_may_be_empty() -> None:
