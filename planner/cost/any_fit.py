@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.any_split import Rest, layers_by_kind
-from planner.cost.bounds import lasting_gradients, states_held
+from planner.cost.bounds import states_at_work
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
@@ -125,12 +125,11 @@ class _Rank:
 
 def _states(model: CostModel, table: ConfigTable, classes: StageClasses) -> tuple[Array, tuple[Array, Array]]:
     """States of a layer of every kind (n, K), and of what lies before the first layer and behind the last [bytes]."""
-    gradients = lasting_gradients(model.layers)
     bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
     ones = np.ones_like(classes.first)
 
     def held(some: StageClasses) -> Array:
-        return np.asarray(states_held(model.shards, table, some, gradients)[:, 0])
+        return np.asarray(states_at_work(model.shards, table, some)[:, 0])
 
     nothing, number = held(bare), classes.layers.shape[-1]
     kinds = [held(replace(bare, layers=bare.layers + (np.arange(number) == kind))) for kind in range(number)]

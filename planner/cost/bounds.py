@@ -21,6 +21,7 @@ from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 from planner.spec.job import FROZEN_BYTES
+from planner.spec.precision import RECIPES
 from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
@@ -68,6 +69,31 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
     alive = classes.count[classes.of_row] > 0
     held = np.where(alive, states_held(model, stems, classes), 0.0)
     return _ROUNDING * (largest(held) + model.problem.stack.overhead.context)
+
+
+def states_at_work(model: ShardModel, stems: ConfigTable, classes: StageClasses) -> Array:
+    """What a stage of each class holds of its parameters at least while a layer's backward pass runs with as many
+    micro-batches in flight as ever: states, and under `fully_shard` gathered weights and gradients of earlier
+    micro-batches, which pile up whole where they are reduced once (n, C) [bytes]."""
+    stack, table = model.problem.stack, stems
+    engine = stack.states.engine
+    if engine is not StateEngine.TORCH:
+        lasting = engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)
+        return states_held(model, table, classes, gradients=lasting)
+    shards = model.shards(table, classes)
+    whole = (shards.dense + shards.expert)[shards.of_row]
+    p, m, zero = table["pp"], table["num_microbatches"], table["zero"]
+    # none of earlier micro-batches where all are in flight
+    earlier = (m > 2 * p) & (table["schedule"] != Schedule.GPIPE)
+    piled = stack.states.accumulates_whole(p, zero) | stack.states.reduces_last(zero, m)
+    trained = float(model.problem.job.lora_rank is None)
+    gradients = np.where(piled & earlier, trained * stack.communication.gradient_bytes, 0.0)
+    narrow = narrow_weights(model.problem) is not None
+    width = 0.0 if narrow else RECIPES[model.problem.job.precision].weight_bytes
+    gathered = np.where(zero == 2, width, 0.0)
+    held = states_held(model, table, classes, gradients=False) + (gradients + gathered)[:, None] * whole
+    with_shards = states_held(model, table, classes, gradients=True)
+    return np.where((earlier & ~piled)[:, None], np.maximum(held, with_shards), held)
 
 
 def lasting_gradients(model: LayerModel) -> bool:

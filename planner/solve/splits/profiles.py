@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.any_split import Rest
-from planner.cost.bounds import lasting_gradients, states_held
+from planner.cost.bounds import states_at_work
 from planner.cost.chunks import hop_seconds
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
@@ -158,7 +158,7 @@ def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, 
     """Shares of the room beside what is fixed: of activations, states, and of those of the ends (see `Profiles`)."""
     spec, level = model.problem.model, layer_level(model.layers, table)
     rows, number = level.of_row, len(spec.layer_kinds)
-    overhead, gradients = model.problem.stack.overhead, lasting_gradients(model.layers)
+    overhead = model.problem.stack.overhead
     classes = mean_classes(table["pp"], np.zeros(number))
     bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
     away = ((table["offload"] & OFFLOAD_ACTIVATIONS) > 0)[:, None]
@@ -172,7 +172,7 @@ def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, 
     share = 1.0 / np.maximum(room, 1.0)
 
     def held(some: StageClasses) -> Array:
-        return states_held(model.shards, table, some, gradients)[:, 0]
+        return states_at_work(model.shards, table, some)[:, 0]
 
     nothing = held(bare)
     states = np.stack([held(_with_layer(bare, kind)) - nothing for kind in range(number)], axis=1)
