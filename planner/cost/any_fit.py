@@ -18,12 +18,12 @@ from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import measured_factor, straggling
-from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
+from planner.schedule.held import most_held
+from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-9
-_LIKE_ONE_F_ONE_B = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
 
 
 def may_fit(model: CostModel, table: ConfigTable, limit: float, most: float) -> NDArray[np.bool_]:
@@ -43,7 +43,7 @@ def may_fit(model: CostModel, table: ConfigTable, limit: float, most: float) -> 
 class _Ranks:
     """Room and time of the ranks of rows. `layers` (K,): of every kind; `states` (n, K): of a layer [bytes]; `kept`,
     `again` (K, n): of a micro-batch, kept whole and recomputed [bytes]; `time` (K, n): of its passes, `repeat` (n,): of
-    recomputing one [s]; `first` (n,): layers that a rank recomputes at most."""
+    recomputing one [s]; `first` (n,): layers that a rank recomputes at most; `flight` (n, p): micro-batches held."""
 
     def __init__(self, model: CostModel, table: ConfigTable, limit: float, most: float) -> None:
         self.table, self.p, self.layers = table, table["pp"].astype(float), layers_by_kind(model)
@@ -67,6 +67,7 @@ class _Ranks:
         mirrored = table["schedule"] == Schedule.DUALPIPE
         self.tick = np.where(mirrored, np.inf, _time_of_a_rank(model, table, most))
         self.edges = level.embedding[rows], level.head[rows]
+        self.flight = _in_flight_at_least(table)
         self.last = np.where(np.isin(table["schedule"], FOLDED_SCHEDULES), 0.0, self.p - 1)
 
     def hold(self, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -79,8 +80,7 @@ class _Ranks:
         least, longest = self.time[some].min(axis=0), self.time[some].max(axis=0)
         longest = longest + np.where(self.first > 0, self.repeat, 0.0)
         room = time = np.zeros(len(self.table))
-        for rank in range(int(self.p.max())):
-            flight = _in_flight_at_least(self.table, float(rank))
+        for rank, flight in enumerate(self.flight.T):
             here = [rank == 0, rank == self.last]
             left, tick = (
                 np.maximum(of - np.where(here[0], ends[0], 0.0) - np.where(here[1], ends[1], 0.0), 0.0)
@@ -146,14 +146,28 @@ def _time_of_a_rank(model: CostModel, table: ConfigTable, most: float) -> Array:
     return np.asarray((subtotal - beside) / m * (1 + ROUNDING))
 
 
-def _in_flight_at_least(table: ConfigTable, rank: float) -> Array:
-    """Micro-batches that a rank holds of any of its chunks, at its fullest, at the least (n,) [1]."""
-    schedule = table["schedule"]
-    p, v, m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+def _in_flight_at_least(table: ConfigTable) -> Array:
+    """Micro-batches that every rank holds of any of its chunks, at its fullest, at the least (n, ranks) [1]."""
+    schedule, rank = table["schedule"][:, None], np.arange(int(table["pp"].max()))[None, :].astype(float)
+    p, v, m = (table[axis].astype(float)[:, None] for axis in ("pp", "vpp", "num_microbatches"))
     queue = np.clip(p - rank, 1.0, None)
     waves = np.minimum(p, 2.0 * np.clip(p - 1.0 - rank, 0.0, None) + 1.0)
-    looped = np.where(v > 1, waves, queue)
-    found = np.where(np.isin(schedule, _LIKE_ONE_F_ONE_B) & (v == 1), queue, 1.0)
-    found = np.where(schedule == Schedule.INTERLEAVED, looped, found)
-    found = np.where(schedule == Schedule.GPIPE, m, found)
-    return np.minimum(found, m)
+    found = np.where(schedule == Schedule.GPIPE, m, np.where(v > 1, waves, queue))
+    found = np.minimum(found, m)
+    # of other schedules chunks count as equal
+    apart = np.flatnonzero((table["schedule"] > Schedule.INTERLEAVED) & (table["schedule"] != Schedule.GPIPE))
+    if len(apart):
+        some = table.take(apart)
+        first, inverse = distinct(*(some[axis] for axis in ("schedule", "pp", "vpp", "num_microbatches")))
+        of_key = np.ones((len(first), found.shape[1]))
+        for key, row in enumerate(first.tolist()):
+            kind, ranks, chunks = (
+                Schedule(int(some["schedule"][row])),
+                int(some["pp"][row]),
+                int(some["vpp"][row]),
+            )
+            if kind is not Schedule.DUALPIPE:  # whose ranks hold a stage of either direction
+                held = most_held(kind, ranks, chunks, int(some["num_microbatches"][row]))
+                of_key[key, :ranks] = [moments[0][0] / chunks for moments in held]
+        found[apart] = of_key[inverse]
+    return found

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.schedule.critical import critical_paths
 from planner.schedule.graph import schedule_graph
-from planner.schedule.held import interleaved_moments
+from planner.schedule.held import interleaved_moments, most_held
 from planner.solve.splits.paths import Ways, timed
 from planner.solve.splits.pipe import Kinds, Pipe
 from planner.solve.splits.profiles import SAVED, Profiles
@@ -66,7 +66,10 @@ def moments_of(pipe: Pipe, rank: int) -> Array:
         return interleaved_moments(pipe.p, pipe.v, pipe.m, rank)[0]
     if pipe.schedule is Schedule.GPIPE:
         return np.full((1, pipe.v), float(pipe.m))
-    return np.ones((1, pipe.v))
+    if pipe.schedule in (Schedule.ONE_F_ONE_B, Schedule.DUALPIPE):
+        return np.ones((1, pipe.v))
+    # whose chunks count as equal
+    return np.full((1, pipe.v), most_held(pipe.schedule, pipe.p, pipe.v, pipe.m)[rank][0][0] / pipe.v)
 
 
 @dataclass(frozen=True)
