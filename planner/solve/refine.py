@@ -37,7 +37,8 @@ LISTED_ONCE = ("vpp", "cp_kind", "hsdp", "cuda_graph_impl")
 SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
-SLICE = 0.3  # of what splits get, that one of them gets before another has its turn
+# of what splits get, that one of them gets before others have their turn
+SLICES: Final = (0.1, 0.3)
 TRIED, TRIED_EACH = 0.02, 1e-4  # of effort: one split for many configurations
 FIRST_LEFT: Final = 0.7  # of it, that is left for others
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
@@ -125,6 +126,7 @@ class _Contest:
             counts,
             cutoff=self.best,
             simulator=self.simulator,
+            own_time=None if np.isfinite(entry.own) else np.inf,  # no faster than those found before
             known=self.known,
         )
         self._note(entry)
@@ -204,6 +206,7 @@ class _Entry:
     bound: float
     done: bool
     search: SplitSearch | None = None
+    turns: int = 0
 
 
 def solve_splits(
@@ -246,12 +249,14 @@ def solve_splits(
         open_ = [entry for entry in contest.entries if contest.is_open(entry)]
         if not open_:
             break
-        following = min(open_, key=lambda entry: entry.bound)
+        following = min(open_, key=lambda entry: (entry.turns, entry.bound))
         if following.search is None:
             contest.begin(following)
             left -= BEGINNING
             continue
-        left -= contest.advance(following, min(left, SLICE * effort), following in finalists[:1])
+        share = SLICES[min(following.turns, len(SLICES) - 1)]
+        following.turns += 1
+        left -= contest.advance(following, min(left, share * effort), following in finalists[:1])
     return _solved(contest, finalists, effort, stopped)
 
 

@@ -214,7 +214,7 @@ class SteppedCase:
             if known.split is not None:  # which is fast for others
                 starts = [*starts[:1], known.split]
             elif not self.layout.descended:
-                starts = list(dict.fromkeys((*starts, *even_splits(self.layout.costs))))
+                starts = list(dict.fromkeys((*self._near(), *starts, *even_splits(self.layout.costs))))
             else:
                 starts = starts[-1:]  # where more is recomputed, from what was found
             self.layout.descended = self.descended = True
@@ -232,6 +232,11 @@ class SteppedCase:
             if unknown and self.below >= some:
                 self.below = target
         return found, self.search.simulated.effort - before
+
+    def _near(self) -> list[Chunks]:
+        """A split near that of the bound, if there is one yet."""
+        near = self.programme.near if self.programme else None
+        return [] if near is None else [tuple(near.tolist())]
 
     def _relax(self, longest: float) -> float:
         """Bound all splits; the effort."""
