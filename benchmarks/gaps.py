@@ -1,12 +1,13 @@
 """How far are proofs open, over all models of the catalog, at default effort?
 
-    python -m benchmarks.gaps [--models llama-3.1-8b,...] [--gpus 16,128] [--json OUT] [--before OLD] [--write]
+    python -m benchmarks.gaps [--models llama-3.1-8b,...] [--gpus 16,128] [--every 46] [--json OUT] [--before OLD]
 
 Every model on 16, 128 and 1,024 devices of two clusters, at its default batch and sequence, under its usual stacks: the
 newest of each framework that has something legal for it. Each question in a process of its own; seconds are processor
 time of the answer, the start of Python not included. `--json` keeps every answer, a line each, and goes on where it
-was left; `--before` sets answers of an older commit beside (`gaps_before.csv`: of 15a9d0f9). `--write` puts the table
-into benchmarks/RESULTS.md. Left out: whether answers are beaten (`benchmarks/brute_force.py`).
+was left; `--every` asks one in so many; `--before` sets answers of an older commit beside (`gaps_before.csv`: of
+15a9d0f9). `--write` puts the table into benchmarks/RESULTS.md. Left out: whether answers are beaten
+(`benchmarks/brute_force.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -211,12 +213,16 @@ def main() -> None:
     )
     parser.add_argument("--csv", type=Path, help="keep the answers to compare with")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    parser.add_argument(
+        "--every", type=int, default=1, help="ask a question of so many alone; a sample in few minutes"
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
     given = parser.parse_args()
     models = given.models.split(",") if given.models else catalog_models()
     sizes = [int(size) for size in given.gpus.split(",")] if given.gpus else SIZES
     known = {one.name: one for one in read(given.json)} if given.json else {}
     now = []
-    for question in questions(models, sizes):
+    for question in islice(questions(models, sizes), given.first, None, given.every):
         one = known.get(question) or apart(question)
         if given.json and question not in known:
             with given.json.open("a", encoding="utf-8") as file:

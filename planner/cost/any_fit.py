@@ -18,6 +18,7 @@ from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import measured_factor, straggling
+from planner.cost.stage_memory import least_buffers
 from planner.schedule.held import most_held
 from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 
@@ -56,7 +57,8 @@ class _Ranks:
         recomputes = table["recompute_layers"] > 0
         working = np.where(recomputes, level.working_full[rows], level.working[rows])
         context = model.problem.stack.overhead.context
-        self.free = limit * (1 + ROUNDING) - context - np.minimum(working, level.working[rows])
+        outside = context + least_buffers(model.problem, table, level)
+        self.free = limit * (1 + ROUNDING) - outside - np.minimum(working, level.working[rows])
         whole = table["recompute_layers"] >= np.ceil(model.problem.model.num_layers / self.p)
         self.first = np.where(whole, np.inf, table["recompute_layers"].astype(float))
         paired = np.isin(table["schedule"], (Schedule.DUALPIPE, Schedule.DUALPIPE_V))

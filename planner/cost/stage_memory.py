@@ -26,7 +26,7 @@ from planner.cost.muon import WholeMatrices
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.pipeline.stages import StageClasses
 from planner.cost.shards import Shards
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
+from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -92,10 +92,12 @@ def memory_inputs(
         logit_gradient=last * head.gradient[l_row][:, None],
         boundary=in_flight
         * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
-        stage_buffers=_stage_buffers(stack, table, levels, l_row, c_row, in_flight),
+        stage_buffers=_stage_buffers(
+            stack, table, layers, l_row, classes.first.take(c_row, axis=0), last, in_flight
+        ),
         adapters=states.adapters,
         stream=layers.stream[l_row],
-        gather_buffers=stack.kernels.gather_buffer_bytes * gathered,
+        gather_buffers=gather_buffers(stack, table, layers, l_row),
         deferred=idle_blocks(stack, table, layers, l_row, held, depth, gathered)
         + lone_gradient(problem, table, values, outer, classes, c_row, weight_bytes),
         states=on_device(states.dense, offload, engine),
@@ -189,8 +191,35 @@ def _narrow(
     return kept, gathered_width(narrow, zero, offload, wide[0] + wide[1])
 
 
+def gather_buffers(stack: Stack, table: ConfigTable, layers: Layers, l_row: Index) -> Array:
+    """Gathered inputs of a layer, made once (n,) [bytes]."""
+    t = table["tp"].astype(float)
+    return np.asarray(
+        stack.kernels.gather_buffer_bytes * layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
+    )
+
+
+def least_buffers(problem: Problem, table: ConfigTable, layers: Layers) -> Array:
+    """Buffers that every rank of rows has at least, whatever layers it holds (n,) [bytes]."""
+    stack, rows = problem.stack, layers.of_row
+    p, m = (table[axis].astype(float) for axis in ("pp", "num_microbatches"))
+    most = np.where(table["schedule"] == Schedule.GPIPE, m, np.minimum(m, 2.0 * p))  # in flight
+    folded = np.isin(table["schedule"], FOLDED_SCHEDULES)[:, None]
+    first = np.broadcast_to(np.array([1.0, 0.0]), (len(table), 2))
+    last = np.where(folded, first, 1.0 - first)
+    held = _stage_buffers(stack, table, layers, rows, first, last, most[:, None] * np.ones((1, 2)))
+    staged = np.where(table["schedule"] == Schedule.DUALPIPE, 0.0, held.min(axis=1))
+    return np.asarray(staged + gather_buffers(stack, table, layers, rows) + stack.overhead.workspace)
+
+
 def _stage_buffers(
-    stack: Stack, table: ConfigTable, levels: Levels, l_row: Index, c_row: Index, in_flight: Array
+    stack: Stack,
+    table: ConfigTable,
+    layers: Layers,
+    l_row: Index,
+    first: Array,
+    last: Array,
+    in_flight: Array,
 ) -> Array:
     """What torch.distributed.pipelining keeps between stages beyond a layer's own input (n, C) [bytes].
 
@@ -199,10 +228,9 @@ def _stage_buffers(
     of the step, of the last stage then the logits; less what the layers count: the inputs of chunks in flight. torch
     2.13 and 2.6 distributed/pipelining/stage.py _prepare_forward_infra, _prepare_backward_infra, forward_one_chunk.
     """
-    kernels, layers, classes = stack.kernels, levels.layers, levels.classes
+    kernels = stack.kernels
     if not kernels.received_bytes:
         return np.zeros_like(in_flight)
-    first, last = classes.first.take(c_row, axis=0), np.ceil(classes.last.take(c_row, axis=0))
     v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
     received = kernels.received_bytes * m * (2.0 * v - first - last)
     sent = (v - last) * (m if kernels.keeps_outputs else in_flight)

@@ -20,6 +20,7 @@ from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import FORWARD_SHARE, measured_factor, straggling
+from planner.cost.stage_memory import least_buffers
 from planner.solve.splits.layers import PAIRED
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 
@@ -168,7 +169,8 @@ def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, 
     kept_again = factor * np.minimum(level.kept, level.kept_full)[:, rows].T
     shards = model.shards.shards(table, bare)
     working = np.minimum(level.working, level.working_full)[rows]
-    room = limit * (1 + 1e-9) - overhead.context - shards.communicators[shards.of_row] - working
+    outside = overhead.context + least_buffers(model.problem, table, level)
+    room = limit * (1 + 1e-9) - outside - shards.communicators[shards.of_row] - working
     share = 1.0 / np.maximum(room, 1.0)
 
     def held(some: StageClasses) -> Array:
