@@ -162,7 +162,7 @@ class Rest:
         self.comm, self.rows = model.problem.stack.communication, np.arange(len(table))
         shards = model.shards.shards(table, classes)
         self.stems = StemModel(model.layers, classes, level, pipelines, shards)
-        self.batch = self.stems.batch(table, slice(0, len(table)))
+        self.batch = self.stems.batch(table, slice(0, len(table)), memory=False)
         self.layers = np.full(len(table), float(layers_by_kind(model).sum()))
 
     @classmethod

@@ -20,7 +20,7 @@ from planner.cost.model import CostModel
 from planner.schedule.critical import critical_paths
 from planner.schedule.graph import schedule_graph
 from planner.schedule.simulate import makespans
-from planner.solve.splits.paths import Shape, Ways, first_ways, timed
+from planner.solve.splits.paths import Shape, Ways, first_ways, number_tried, timed
 from planner.solve.splits.pipe import Kinds, Pipe
 from planner.solve.splits.profiles import Profiles, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
@@ -36,7 +36,7 @@ SHARES: Final = (0.992, 1.0)  # of what is allowed, that are looked at
 FAILED: Final = 3  # times that layers are cut anywhere where this tells too little
 FAILED_WHOLE: Final = 10  # times that families are looked at of which not all are closed
 AGAIN: Final = 4  # times that ways of what was found are added
-WAYS, WAYS_PASS = 0.003, 3e-6  # seconds of a processor, about, of ways through a schedule, also by passes
+WAYS, WAYS_PASS = 0.003, 2e-7  # seconds of a processor, about, of ways through a schedule, also by passes simulated
 CLOSED: Final = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)  # whose makespans have a closed form
 ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE)  # whose splits are the stack's own
 
@@ -59,7 +59,8 @@ def shape_of(pipe: Pipe, profile: Profiles) -> Shape:
 
 def known_of(pipe: Pipe, profile: Profiles) -> tuple[Known, float]:
     """Ways through a profile's pipeline that are quickly found, and the effort of it."""
-    return Known(first_ways(shape_of(pipe, profile))), WAYS + WAYS_PASS * 2 * pipe.m * pipe.chunks
+    shape = shape_of(pipe, profile)
+    return Known(first_ways(shape)), WAYS + WAYS_PASS * 2 * pipe.m * pipe.chunks * number_tried(shape)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from planner.spec.config import Schedule, ranks_of_chunks
 Array = NDArray[np.float64]
 
 HEAVIER: Final = (1.25, 4.0)  # a rank's chunks where they decide
-FIRST_PASSES: Final = 6_000_000  # through which ways are looked for, of all splits
+FIRST_PASSES: Final = 1_500_000  # through which ways are looked for, of all splits
 _LEAST: Final = 1e-6  # of a layer's forward pass, the least that any pass takes
 
 
@@ -96,17 +96,29 @@ def timed(times: Array, hops: Array) -> StageTimes:
 
 @lru_cache(maxsize=256)
 def first_ways(shape: Shape) -> Ways:
-    """Ways through a schedule that are quickly found: of even splits, and of those with one rank heavier."""
-    graph = schedule_graph(shape.schedule, shape.p, shape.m, shape.v)
-    tried, most = _first_tried(shape), max(FIRST_PASSES // (3 * shape.chunks * shape.m), 1)
-    times = timed(shape.times(tried[:: -(-len(tried) // most)]), shape.hops)
+    """Ways through a schedule that are quickly found: of even splits, of those with one rank heavier, and of those with
+    one chunk a layer heavier."""
+    graph, tried = schedule_graph(shape.schedule, shape.p, shape.m, shape.v), _first_tried(shape)
+    times = timed(shape.times(tried[:: -(-len(tried) // _most_tried(shape))]), shape.hops)
     return Ways.found(critical_paths(graph, times))
 
 
+def number_tried(shape: Shape) -> int:
+    """Splits that `first_ways` simulates."""
+    every = 1 + len(HEAVIER) * shape.p + shape.chunks
+    return -(-every // -(-every // _most_tried(shape)))
+
+
+def _most_tried(shape: Shape) -> int:
+    return max(FIRST_PASSES // (3 * shape.chunks * shape.m), 1)
+
+
 def _first_tried(shape: Shape) -> Array:
-    """The even split, and those with one rank heavier."""
+    """The even split, those with one rank heavier, and those with one chunk a layer heavier."""
     ranks = np.array(ranks_of_chunks(shape.p, shape.v, shape.schedule.placement))
     weights = [np.ones(shape.chunks)]
     weights += [np.where(ranks == rank, more, 1.0) for more in HEAVIER for rank in range(shape.p)]
+    one = shape.chunks / shape.layers  # a layer, as a share of what an even chunk holds
+    weights += [1.0 + one * (np.arange(shape.chunks) == chunk) for chunk in range(shape.chunks)]
     some = np.array(weights)
     return np.asarray(some * shape.layers / some.sum(axis=1, keepdims=True))

@@ -28,6 +28,9 @@ Array = NDArray[np.float64]
 ITERATIONS: Final = 3000  # of the simplex method, for a round
 ROUNDS: Final = 40  # of adding ways and moments
 CLOSE: Final = 2e-4  # of the makespan that a round is worth, of those of four
+# of what is allowed, that an even split's largest chunk counts while ways are looked for: of splits that are as fast
+# the evenest says most
+EVEN: Final = (1e-3, 0.0)
 BETWEEN: Final = (0.1, 0.4)  # of the way from the fastest split known to the programme's
 ROUNDING: Final = 1e-7
 LEAST: Final = 1e-12  # that a pass takes
@@ -119,7 +122,7 @@ class Relaxed:
         self.prices: Prices | None = None
         self.split: Array | None = None  # layers of chunks, cut anywhere (C,)
         self.best: Array | None = None  # passes of the fastest split known
-        self.fastest = np.inf
+        self.fastest, self.fast = np.inf, False  # and whether a split is so fast that no bound can be enough
         self.rank_rows, self.way_rows, self.moment_rows = list[Any](), list[Any](), list[Any]()
         self.longest = self.solver.NumVar(0.0, self.infinity, "")
         self.held = [
@@ -138,6 +141,9 @@ class Relaxed:
             for kind, lines in enumerate(kinds.lines):
                 for a, b, most in lines:
                     self._shape(c, a * every + b * (np.arange(len(every)) == kind), float(most))
+        self.largest = self.solver.NumVar(0.0, self.infinity, "")
+        for of in self.held:
+            self._row([(self.largest, 1.0), *((one, -1.0) for one in of)], 0.0, self.infinity)
         self.again: list[Any] = []
         if profile.recomputed[0]:
             self.again = [
@@ -209,8 +215,19 @@ class Relaxed:
 
     def solve(self, enough: float = 1.0) -> float:
         """The least makespan, as soon as it is beyond what would be `enough`."""
+        for even in EVEN:
+            self.solver.Objective().SetCoefficient(
+                self.largest, even * self.pipe.chunks / len(self.pipe.kinds)
+            )
+            if not self._solve(enough, not even, 1 if self.fast else ROUNDS):
+                break
+        return self.least
+
+    def _solve(self, enough: float, exact: bool, rounds: int) -> bool:
+        """Add ways and moments until they say little more; whether less even splits may be faster. `exact`: of all
+        splits the makespan counts alone."""
         recent = [0.0] * 4
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             self._add_known()
             self.effort += ROUND + SIZE * self.ways_in * self.pipe.chunks * len(self.kinds.number)
             status = self.solver.Solve()
@@ -220,25 +237,25 @@ class Relaxed:
                 self._by_simplex(dual=True)
             if status == self.solver.INFEASIBLE:
                 self.least = np.inf
-                break
+                return False
             if status != self.solver.OPTIMAL:
-                break
-            self.least = float(self.solver.Objective().Value()) * (1 - ROUNDING)
-            self.prices = self._prices()
-            if self.least >= enough:
-                break
+                return not exact
+            value = float(self.solver.Objective().Value()) * (1 - ROUNDING)
+            makespan = float(self.longest.solution_value()) * (1 - ROUNDING)
+            if exact:
+                self.least, self.prices = value, self._prices()
+            if makespan >= enough:
+                return not exact
             split = np.array([[one.solution_value() for one in of] for of in self.held])
             again = np.array([one.solution_value() for one in self.again] or np.zeros(self.pipe.chunks))
             self.split = split.sum(axis=1)
             fuller = self._look_at_memory(split, again)
             if fuller:
                 continue
-            recent = [*recent[1:], self.least]
-            if recent[-1] - recent[0] < CLOSE:
+            recent = [*recent[1:], value]
+            if recent[-1] - recent[0] < CLOSE or not self._look_at(split, again, enough, makespan):
                 break
-            if not self._look_at(split, again, enough):
-                break
-        return self.least
+        return True
 
     def _prices(self) -> Prices:
         """The dual of what was solved."""
@@ -261,9 +278,9 @@ class Relaxed:
             paid += price * most
         return Prices(passes, hops, held, states, shape, paid)
 
-    def _look_at(self, split: Array, again: Array, enough: float) -> bool:
-        """Add the longest ways of a split and of some between it and the fastest known one; whether this is worth
-        another round."""
+    def _look_at(self, split: Array, again: Array, enough: float, makespan: float) -> bool:
+        """Add the longest ways of a split, which takes at least `makespan`, and of some between it and the fastest
+        known one; whether this is worth another round."""
         own = times_of(self.pipe, self.profile, self.kinds, split, again)
         every = (
             [own]
@@ -279,7 +296,8 @@ class Relaxed:
         if lengths[fastest] < self.fastest:
             self.best, self.fastest = times[:, [fastest]], float(lengths[fastest])
         # no bound is more than that of a split which fits, as far as is known
-        if self.fastest <= self.least * (1 + CLOSE) or lengths[0] < enough:
+        self.fast |= bool(lengths[0] < enough)
+        if self.fastest <= makespan * (1 + CLOSE) or self.fast:
             return False
         return self.known.also(Ways.found(found))
 
