@@ -36,7 +36,10 @@ SHARES: Final = (0.992, 1.0)  # of what is allowed, that are looked at
 FAILED: Final = 3  # times that layers are cut anywhere where this tells too little
 FAILED_WHOLE: Final = 10  # times that families are looked at of which not all are closed
 AGAIN: Final = 4  # times that ways of what was found are added
-WAYS, WAYS_PASS = 0.003, 2e-7  # seconds of a processor, about, of ways through a schedule, also by passes simulated
+WAYS, WAYS_PASS = (
+    0.003,
+    2e-7,
+)  # seconds of a processor, about, of ways through a schedule, also by passes simulated
 CLOSED: Final = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)  # whose makespans have a closed form
 ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE)  # whose splits are the stack's own
 
@@ -151,13 +154,15 @@ class Families:
             self.effort += spent
         kinds, near = Kinds(pipe, own), np.full(pipe.chunks, len(pipe.kinds) / pipe.chunks)
         least, told = np.where(own.allowed > 0, 0.0, np.inf), np.zeros(len(own), dtype=np.bool_)
-        failed = 0
+        failed, relaxed = 0, None
         while self.effort < end and failed < FAILED and (least[~told] < 1.0).any():
             open_ = np.flatnonzero((least < 1.0) & ~told)
             chosen = open_[[least[open_].argmin()]]  # what bounds it may bound others as well
-            relaxed = Relaxed(pipe, own.take(chosen), self.known[pipe], kinds)
+            before = relaxed.effort if relaxed else 0.0
+            if relaxed is None or not relaxed.turn_to(own.take(chosen)):
+                relaxed, before = Relaxed(pipe, own.take(chosen), self.known[pipe], kinds), 0.0
             relaxed.solve()
-            self.effort += relaxed.effort
+            self.effort += relaxed.effort - before
             told[chosen], failed = True, failed + (relaxed.least < 1.0)
             least[chosen] = np.maximum(least[chosen], relaxed.least)
             near = near if relaxed.split is None else relaxed.split

@@ -36,6 +36,7 @@ ROUNDING: Final = 1e-7
 LEAST: Final = 1e-12  # that a pass takes
 # seconds of a processor, about: of a round, by ways and chunks, and of a simulated pass with the way it lies on
 ROUND, SIZE, PASS = 1e-3, 5e-8, 5e-8
+ROW, TERM = 5e-6, 1e-6  # the same of a row that is made, and of a term in it
 
 
 @dataclass
@@ -115,14 +116,8 @@ class Relaxed:
         self.solver: Any = pywraplp.Solver.CreateSolver("GLOP")
         self._by_simplex(dual=True)
         self.infinity = self.solver.infinity()
-        self.passes = profile.passes[0, kinds.first]
-        self.ways_in = self.moments_in = 0
-        self.least, self.effort = 0.0, 0.0
+        self.effort = 0.0
         self.graph = schedule_graph(pipe.schedule, pipe.p, pipe.m, pipe.v)
-        self.prices: Prices | None = None
-        self.split: Array | None = None  # layers of chunks, cut anywhere (C,)
-        self.best: Array | None = None  # passes of the fastest split known
-        self.fastest, self.fast = np.inf, False  # and whether a split is so fast that no bound can be enough
         self.rank_rows, self.way_rows, self.moment_rows = list[Any](), list[Any](), list[Any]()
         self.longest = self.solver.NumVar(0.0, self.infinity, "")
         self.held = [
@@ -151,10 +146,26 @@ class Relaxed:
             ]
             for again, of in zip(self.again, self.held, strict=True):
                 self._row([(again, 1.0), *((one, -1.0) for one in of)], -self.infinity, 0.0)
-        self.again_each = float(profile.again[0, kinds.first].min())
-        self._ranks()
         self.solver.Objective().SetCoefficient(self.longest, 1.0)
         self.solver.Objective().SetMinimization()
+        self.turn_to(profile)
+
+    def turn_to(self, profile: Profiles) -> bool:
+        """See to another profile of the pipeline; whether its layers may be recomputed as this one's."""
+        if bool(self.again) != bool(profile.recomputed[0]):
+            return False
+        self.profile, self.passes = profile, profile.passes[0, self.kinds.first]
+        for again in self.again:
+            again.SetUb(float(profile.recomputed[0]))
+        self.again_each = float(profile.again[0, self.kinds.first].min())
+        self.ways_in = self.moments_in = 0
+        self.least = 0.0
+        self.prices: Prices | None = None
+        self.split: Array | None = None  # layers of chunks, cut anywhere (C,)
+        self.best: Array | None = None  # passes of the fastest split known
+        self.fastest, self.fast = np.inf, False  # and whether a split is so fast that no bound can be enough
+        self._ranks()
+        return True
 
     def _by_simplex(self, dual: bool) -> None:
         """The dual simplex method is faster where rows were added, the primal one does not stall where it does."""
@@ -162,11 +173,17 @@ class Relaxed:
             f"use_dual_simplex: {str(dual).lower()} max_number_of_iterations: {ITERATIONS}"
         )
 
-    def _row(self, terms: Sequence[tuple[Any, float]], low: float, high: float) -> Any:
-        row = self.solver.Constraint(low, high)
+    def _row(self, terms: Sequence[tuple[Any, float]], low: float, high: float, row: Any = None) -> Any:
+        """A new row, or `row` with other terms."""
+        if row is None:
+            row = self.solver.Constraint(low, high)
+        else:
+            row.Clear()
+            row.SetBounds(low, high)
         for variable, weight in terms:
             if weight:
                 row.SetCoefficient(variable, weight)
+        self.effort += ROW + TERM * len(terms)
         return row
 
     def _shape(self, chunk: int, weights: Array, most: float) -> None:
@@ -191,8 +208,15 @@ class Relaxed:
                 for e in self.pipe.ends_on(rank)
             )
             terms = self._sum(-self.pipe.m * on[:, None] * work, -self.pipe.m * on * self.again_each)
-            self.rank_rows.append(
-                self._row([(self.longest, 1.0), *terms], self.pipe.m * fixed, self.infinity)
+            _put(
+                self.rank_rows,
+                rank,
+                self._row(
+                    [(self.longest, 1.0), *terms],
+                    self.pipe.m * fixed,
+                    self.infinity,
+                    _at(self.rank_rows, rank),
+                ),
             )
 
     def _add_known(self) -> None:
@@ -205,12 +229,19 @@ class Relaxed:
         )
         each, again = np.einsum("wic,ki->wck", new.passes, self.passes), new.passes[:, 1] * self.again_each
         for row in range(len(each)):
-            terms = self._sum(-each[row], -again[row])
-            self.way_rows.append(self._row([(self.longest, 1.0), *terms], float(fixed[row]), self.infinity))
+            terms = [(self.longest, 1.0), *self._sum(-each[row], -again[row])]
+            place = self.ways_in + row
+            _put(
+                self.way_rows,
+                place,
+                self._row(terms, float(fixed[row]), self.infinity, _at(self.way_rows, place)),
+            )
         self.ways_in = len(ways.passes)
-        for rank, held in self.known.moments[self.moments_in :]:
+        for place in range(self.moments_in, len(self.known.moments)):
+            rank, held = self.known.moments[place]
             each_, again_, room = memory_row(self.pipe, own, self.kinds, rank, np.array(held))
-            self.moment_rows.append(self._row(self._sum(each_, again_), -self.infinity, room))
+            row_ = self._row(self._sum(each_, again_), -self.infinity, room, _at(self.moment_rows, place))
+            _put(self.moment_rows, place, row_)
         self.moments_in = len(self.known.moments)
 
     def solve(self, enough: float = 1.0) -> float:
@@ -309,6 +340,14 @@ class Relaxed:
             if (worst := fullest(self.pipe, self.profile, self.kinds, rank, split, again)) is not None:
                 new |= self.known.also_at(rank, worst)
         return new
+
+
+def _at(rows: list[Any], place: int) -> Any:
+    return rows[place] if place < len(rows) else None
+
+
+def _put(rows: list[Any], place: int, row: Any) -> None:
+    rows[place:] = [row, *rows[place + 1 :]]
 
 
 def fullest(
