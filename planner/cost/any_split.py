@@ -16,7 +16,7 @@ from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
 from planner.cost.pipeline.step import exposed_data_parallel, measured_factor, straggling
 from planner.cost.stems import StemModel
-from planner.spec.config import ConfigTable, Schedule
+from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, Schedule
 
 Array = NDArray[np.float64]
 
@@ -163,7 +163,25 @@ class Rest:
         shards = model.shards.shards(table, classes)
         self.stems = StemModel(model.layers, classes, level, pipelines, shards)
         self.batch = self.stems.batch(table, slice(0, len(table)), memory=False)
-        self.layers = np.full(len(table), float(layers_by_kind(model).sum()))
+        # the mean stage holds either end, and no copy of the other's embedding
+        apart = (table["pp"] > 1) & ~np.isin(table["schedule"], (Schedule.DUALPIPE, *FOLDED_SCHEDULES))
+        embedding = np.where(apart, model.shards.copied_embedding(table["tp"].astype(float)), 0.0)
+        self.copies = self.batch.copies + model.shards.copies_summed(table, embedding)
+        spec, rows = model.problem.model, level.of_row
+        self.number = np.bincount(spec.layer_kind_of, minlength=len(spec.layer_kinds)).astype(float)
+        self.behind = float(sum(spec.last_stage_layers))
+        paired = np.isin(table["schedule"], (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
+        self.each = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
+        self.order = np.argsort(self.each, axis=0)
+
+    def _deepest(self, slowest: Array) -> Array:
+        """Layers that a stage may hold that takes no longer: the shortest first (n,) [1]."""
+        left, held = slowest * (1 + 1e-9), np.zeros(len(slowest))
+        for kinds in self.order:
+            each = np.maximum(self.each[kinds, self.rows], 1e-12)
+            some = np.minimum(self.number[kinds], np.floor(left / each))
+            left, held = left - some * each, held + some
+        return np.maximum(held + self.behind, 1.0)
 
     @classmethod
     def of(cls, model: CostModel, table: ConfigTable) -> Rest:
@@ -181,8 +199,8 @@ class Rest:
             kept = np.zeros(len(slowest))
             host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.microbatches)
         exposed = exposed_data_parallel(
-            batch.scatter, batch.gather, slowest + waits, batch.microbatches, batch.zero, self.layers, batch.buckets,
-            batch.replicas, self.comm, batch.waits_whole, batch.again, batch.shares, batch.turns, batch.aside,
-            batch.reduces_last,
+            batch.scatter, batch.gather, slowest + waits, batch.microbatches, batch.zero,
+            self._deepest(slowest), batch.buckets, batch.replicas, self.comm, batch.waits_whole, batch.again,
+            batch.shares, batch.turns, batch.aside, batch.reduces_last,
         )  # fmt: skip
-        return np.asarray(exposed + host + batch.copies + batch.once + batch.overhead)
+        return np.asarray(exposed + host + self.copies + batch.once + batch.overhead)

@@ -169,7 +169,7 @@ class ShardModel:
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, again, widest, outer, wide, head,
             adapters, frozen, buckets, self._step_elements(t, e * et), communicators,
-            self._copies_summed(keys, largest(copied)),
+            self.copies_summed(keys, largest(copied)),
             *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
 
@@ -444,7 +444,7 @@ class ShardModel:
         held = model.tied_embeddings or model.mtp_layers > 0
         return held * padded_vocabulary(self.problem, t) * float(model.embedding_width) / t
 
-    def _copies_summed(self, keys: ConfigTable, copied: Array) -> Array:
+    def copies_summed(self, keys: ConfigTable, copied: Array) -> Array:
         """Seconds of the all-reduce between the first and the last stage that keeps two copies of an embedding alike,
         of whole gradients in the width in which they are kept, behind all other reductions (Megatron-LM d98e8a6
         core/distributed/finalize_model_grads.py, `_allreduce_word_embedding_grads`; DeepSpeed runtime/pipe/module.py,

@@ -171,19 +171,18 @@ class Families:
         return least, near
 
     def _whole(self, one: _Some, share: float, end: float) -> None:
-        """See of which profiles no split into whole layers takes so small a share of what is allowed, and fits."""
+        """See of which profiles no split into whole layers takes so small a share of what is allowed, and fits: twice
+        as many together after a success, half as many after a failure."""
         kinds, open_ = Kinds(one.pipe, one.own), np.flatnonzero(one.least < share)
-        waiting = [open_[np.argsort(-one.least[open_], kind="stable")]] if len(open_) else []
-        failed = 0
-        while waiting and failed < FAILED_WHOLE and self.effort < end:
-            some = waiting.pop(0)
+        waiting, failed, size = open_[np.argsort(one.least[open_], kind="stable")], 0, 1
+        while len(waiting) and failed < FAILED_WHOLE and self.effort < end:
+            some = waiting[:size]
             if self._none(one.pipe, one.own.take(some).least(), self.known[one.pipe], kinds, one.near, share):
                 one.least[some] = share
+                waiting, size = waiting[size:], 2 * size
                 continue
             failed += 1
-            if len(some) > 1:
-                half = len(some) // 2
-                waiting = [some[:half], some[half:], *waiting]
+            waiting, size = (waiting, size // 2) if len(some) > 1 else (waiting[1:], 1)
 
     def _none(
         self, pipe: Pipe, profile: Profiles, known: Known, kinds: Kinds, near: Array, share: float
