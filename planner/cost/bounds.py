@@ -19,6 +19,7 @@ from planner.cost.pipeline.slowest import least_makespan
 from planner.cost.pipeline.stages import StageClasses, largest, mean_classes, sum_over_kinds
 from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
+from planner.schedule.formulas import in_flight
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.precision import RECIPES
@@ -82,9 +83,11 @@ def states_at_work(model: ShardModel, stems: ConfigTable, classes: StageClasses)
         return states_held(model, table, classes, gradients=lasting)
     shards = model.shards(table, classes)
     whole = (shards.dense + shards.expert)[shards.of_row]
-    p, m, zero = table["pp"], table["num_microbatches"], table["zero"]
+    p, v, m, zero = (table[axis] for axis in ("pp", "vpp", "num_microbatches", "zero"))
     # none of earlier micro-batches where all are in flight
-    earlier = (m > 2 * p) & (table["schedule"] != Schedule.GPIPE)
+    looped = (table["schedule"] <= Schedule.INTERLEAVED) | (table["schedule"] == Schedule.ZB_H1)
+    most = np.where(looped, in_flight(0.0, *(of.astype(float) for of in (p, v, m))), np.minimum(2 * p, m))
+    earlier = (m > most) & (table["schedule"] != Schedule.GPIPE)
     piled = stack.states.accumulates_whole(p, zero) | stack.states.reduces_last(zero, m)
     trained = float(model.problem.job.lora_rank is None)
     gradients = np.where(piled & earlier, trained * stack.communication.gradient_bytes, 0.0)
