@@ -48,7 +48,7 @@ ASKED: dict[str, tuple[str, str, int, int, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # whose bounds over every layout are not tight yet
-OPEN = ("interleaved", "uneven", "messages", "experts", "borderline", "little room")
+OPEN = ("interleaved", "experts", "borderline")
 
 
 @dataclass(frozen=True)

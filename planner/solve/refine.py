@@ -42,7 +42,7 @@ SLICES: Final = (0.1, 0.3)
 TRIED, TRIED_EACH = 0.02, 1e-4  # of effort: one split for many configurations
 FIRST_LEFT: Final = 0.7  # of it, that is left for others
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
-FIRST, FIRST_SLICE = 6, 0.01  # the fastest of them, of which each has such a share of it first
+FIRST, FIRST_SLICE = 4, 0.02  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.01  # of effort: simple splits and bounds of one that was not a finalist
 EFFORT = 2.0  # seconds of a processor, about, for the splits of all configurations
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
@@ -242,6 +242,12 @@ def solve_splits(
         for i in range(len(further.table)):
             if like(config := further.table.row(i)) not in known:
                 contest.add(config, np.inf, float(further.bound[i]))
+    # what others find saves more: those of the least bounds
+    behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
+    for entry in _of_each_shape(behind)[:FIRST]:
+        if contest.is_open(entry) and left > FIRST_LEFT * effort and not stopped():
+            contest.begin(entry)
+            left -= BEGINNING + contest.advance(entry, FIRST_SLICE * effort, False)
     left -= contest.try_known_splits()
     left -= contest.see_families(FAMILIES * left, stopped)
     # then always the least bound
