@@ -38,6 +38,7 @@ AT_ONCE: Final = 6  # programmes that are solved before others have their turn
 LIMIT, MOST_LIMIT = 0.1, 6.0  # of the solver's deterministic time for one, at first and at most
 LEAST_AIM: Final = 0.1  # of what is open that is worth to be told
 TOLERANCE: Final = 1e-4  # of a step that is
+DESCENTS: Final = 0.1  # seconds of a processor, about, after which no other start is tried once one has led somewhere
 
 
 class Case(Protocol):
@@ -219,6 +220,8 @@ class SteppedCase:
                 starts = starts[-1:]  # where more is recomputed, from what was found
             self.layout.descended = self.descended = True
             for start in starts:
+                if self.search.best is not None and self.search.simulated.effort - before > DESCENTS:
+                    break
                 self.search.descend(np.array(start))
             if self.search.best is not None:
                 known.split = tuple(self.search.best.tolist())
