@@ -8,12 +8,15 @@ from itertools import product
 import numpy as np
 import pytest
 
+from planner.estimate import make_estimate
+from planner.plan import make_plan
 from planner.request import Request, resolve
 from planner.space.axes import Axes, divisors, modules_tried
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.held_fixed import held, with_gains
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, CudaGraphs, Recompute, module_mask
+from planner.spec.planfile import Verdict
 from planner.spec.rule import Problem
 from planner.spec.tried import HeldBy
 
@@ -94,3 +97,32 @@ def test_what_the_user_fixed_or_left_out_is_no_choice_of_the_program() -> None:
 def test_gains_are_those_of_their_axis() -> None:
     found = with_gains(held(posed("dense"), {}), {"precision": 0.25})
     assert [one.axis for one in found if one.gain is not None] == ["precision"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "pins", "kept"),
+    [
+        ("megatron-2026", {"pp": (4,), "vpp": (1, 2)}, False),  # 16 layers fill 4 and 8 chunks
+        ("megatron-2026", {"pp": (4,), "vpp": (1, 3)}, True),  # and not 12, which a layout may
+        ("megatron-2026", {"pp": (1,)}, False),
+        ("deepspeed-2025", {"pp": (4,)}, False),
+    ],
+)
+def test_numbers_of_chunks_are_held_that_a_layout_alone_fills(
+    stack: str, pins: dict[str, tuple[int, ...]], kept: bool
+) -> None:
+    asked = Request("llama-3.2-1b", "1x8 h100 400G-ib", seq_len=4096, global_batch="256", stack=stack)
+    assert ("chunks" in {one.axis for one in held(resolve(asked)[0], pins)}) is kept
+
+
+def test_nothing_is_called_illegal_that_a_layout_makes_legal() -> None:
+    pins: dict[str, tuple[int, ...]] = {"pp": (4,), "vpp": (3,)}
+    asked = Request("llama-3.2-1b", "1x8 h100 400G-ib", seq_len=4096, global_batch="256", restrict=pins)
+    plan = make_plan(replace(asked, seek_batch=False, front=False))
+    assert plan.verdict is Verdict.NOTHING_LEGAL
+    assert "under the stack's own split" in plan.headline
+    layout = "2,1,1,1,1,1,1,1,1,1,1,4"
+    told = make_estimate(
+        replace(asked, layout=layout, restrict={**pins, "tp": (2,), "dp": (1,), "schedule": (1,)})
+    )
+    assert told.found

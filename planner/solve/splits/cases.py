@@ -38,7 +38,9 @@ AT_ONCE: Final = 6  # programmes that are solved before others have their turn
 LIMIT, MOST_LIMIT = 0.1, 6.0  # of the solver's deterministic time for one, at first and at most
 LEAST_AIM: Final = 0.1  # of what is open that is worth to be told
 TOLERANCE: Final = 1e-4  # of a step that is
-DESCENTS: Final = 0.1  # seconds of a processor, about, after which no other start is tried once one has led somewhere
+DESCENTS: Final = (
+    0.1  # seconds of a processor, about, after which no other start is tried once one has led somewhere
+)
 
 
 class Case(Protocol):
