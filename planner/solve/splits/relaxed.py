@@ -34,6 +34,7 @@ EVEN: Final = (1e-3, 0.0)
 BETWEEN: Final = (0.1, 0.4)  # of the way from the fastest split known to the programme's
 ROUNDING: Final = 1e-7
 LEAST: Final = 1e-12  # that a pass takes
+SHAPED: Final = 1e-6  # layers more than neighbours hold, that do not matter
 # seconds of a processor, about: of a round, by ways and chunks, and of a simulated pass with the way it lies on
 ROUND, SIZE, PASS = 1e-3, 5e-8, 5e-8
 ROW, TERM = 5e-6, 1e-6  # the same of a row that is made, and of a term in it
@@ -130,12 +131,17 @@ class Relaxed:
             tuple[Any, int, Array, float]
         ] = []  # row, chunk, weights (K,) of a sum, at most so much
         every = np.ones(len(kinds.number))
-        for c in range(pipe.chunks):
-            if pipe.fewest and 0 < c < pipe.chunks - 1:
-                self._shape(c, -every, -float(pipe.fewest))
-            for kind, lines in enumerate(kinds.lines):
-                for a, b, most in lines:
-                    self._shape(c, a * every + b * (np.arange(len(every)) == kind), float(most))
+        for c in range(1, pipe.chunks - 1 if pipe.fewest else 1):
+            self._shape(c, -every, -float(pipe.fewest))
+        # what holds of a chunk's layers of every kind, where they are neighbours: weights and most of sums
+        lines = [
+            (a * every + b * (np.arange(len(every)) == kind), float(most))
+            for kind, some in enumerate(kinds.lines)
+            for a, b, most in some
+        ]
+        self.lines = np.array([weights for weights, _ in lines]).reshape(len(lines), len(every))
+        self.most = np.array([most for _, most in lines])
+        self.in_line = set[tuple[int, int]]()
         self.largest = self.solver.NumVar(0.0, self.infinity, "")
         for of in self.held:
             self._row([(self.largest, 1.0), *((one, -1.0) for one in of)], 0.0, self.infinity)
@@ -280,8 +286,7 @@ class Relaxed:
             split = np.array([[one.solution_value() for one in of] for of in self.held])
             again = np.array([one.solution_value() for one in self.again] or np.zeros(self.pipe.chunks))
             self.split = split.sum(axis=1)
-            fuller = self._look_at_memory(split, again)
-            if fuller:
+            if self._look_at_shapes(split) or self._look_at_memory(split, again):
                 continue
             recent = [*recent[1:], value]
             if recent[-1] - recent[0] < CLOSE or not self._look_at(split, again, enough, makespan):
@@ -331,6 +336,21 @@ class Relaxed:
         if self.fastest <= makespan * (1 + CLOSE) or self.fast:
             return False
         return self.known.also(Ways.found(found))
+
+    def _look_at_shapes(self, split: Array) -> bool:
+        """Add what neighbours hold, where chunks do not; whether any is new."""
+        if not len(self.most):
+            return False
+        beyond = split @ self.lines.T - self.most
+        new = [
+            (chunk, line)
+            for chunk, line in np.argwhere(beyond > SHAPED * (1 + np.abs(self.most))).tolist()
+            if (chunk, line) not in self.in_line
+        ]
+        for chunk, line in new:
+            self._shape(chunk, self.lines[line], float(self.most[line]))
+        self.in_line.update(new)
+        return bool(new)
 
     def _look_at_memory(self, split: Array, again: Array) -> bool:
         """Add the moment at which every rank holds most, where that is more than there is room for; whether one is
