@@ -137,7 +137,9 @@ def judge(name: str, request: Request, problem: Problem, space: LegalSpace) -> J
     tried = hunt
     if hunt.config is not None and held != named:
         tried, _ = asked.hunted(plan, within(space, held, layers))
-    if plan.found and not _known(everything, plan.choices[0], problem):
+    # what options allow that the program turned on, the oracle does not know
+    own = plan.found and plan.choices[0].stack == problem.stack.name
+    if own and not _known(everything, plan.choices[0], problem):
         why = f"the answer {plan.choices[0].config.text} is not among what the oracle knows"
     seconds = planned - started, time.process_time() - planned
     return replace(asked.judged(name, plan, hunt, why, tried, seconds), legal=len(everything))

@@ -24,9 +24,20 @@ from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_
 from planner.space.held_fixed import held, with_gains
 from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
 from planner.spec.config import ConfigTable
-from planner.spec.planfile import CLOSED_GAP, Certificate, Choice, Ending, Objective, Plan, RemovedBy, Search
+from planner.spec.planfile import (
+    CLOSED_GAP,
+    Certificate,
+    Choice,
+    Ending,
+    Objective,
+    Plan,
+    RemovedBy,
+    Search,
+    Verdict,
+)
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, StackStanding
+from planner.spec.verdict import MemoryVerdict
 from planner.stopping import Stopwatch
 from planner.turned_on import opened, standing, step_time_of, time_of, turned_on_facts
 
@@ -110,7 +121,8 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
             screened.append(one.fastest(watch.stopped))
             if watch.stopped():
                 break
-        least = min(one.step_time for one in screened)
+        # what surely fits comes before what is faster
+        least = min(screened, key=lambda one: (one.allowed, one.step_time)).step_time
         found = [one.posed for one in screened if one.step_time <= least * (1 + NEAR)]
         posed = found if math.isfinite(least) else [posed[0]]
     for one in posed if len(posed) > 1 else ():
@@ -279,14 +291,19 @@ def _in_time(request: Request, watch: Stopwatch) -> Request:
     return request if math.isinf(left) else replace(request, time_limit=max(left, 1e-3))
 
 
-def _rank(plan: Plan, request: Request) -> tuple[float, float]:
-    """Smaller is better; plans with a configuration first."""
+def _rank(plan: Plan, request: Request) -> tuple[float, float, float]:
+    """Smaller is better; plans with a configuration first, and of these those with one that surely fits."""
     if not plan.found:
-        return math.inf, 0.0
+        return math.inf, 0.0, 0.0
     best = plan.choices[0]
     if Objective(request.objective) is Objective.HEADROOM:  # the fastest of those that leave as much room
-        return float(round(best.memory.peak / (NEAR_MOST_ROOM * best.memory.limit))), best.step_time
-    return _worth(best), 0.0
+        return 0.0, float(round(best.memory.peak / (NEAR_MOST_ROOM * best.memory.limit))), best.step_time
+    return float(_is_unsure(plan, request)), _worth(best), 0.0
+
+
+def _is_unsure(plan: Plan, request: Request) -> bool:
+    """Does a plan's best fit only if the memory model errs on its side, where nobody asked for such?"""
+    return plan.found and not request.borderline and plan.choices[0].memory.verdict is not MemoryVerdict.FITS
 
 
 def _worth(choice: Choice) -> float:
@@ -302,7 +319,9 @@ def _ending(plan: Plan) -> Ending:
 
 def _merged(best: Plan, others: Sequence[Plan], request: Request) -> Plan:
     """The best plan with the configurations that others found among its own, each configuration once where there are
-    enough, and the counts of all."""
+    enough, and the counts of all; where the best surely fits, no others'."""
+    if best.found and not _is_unsure(best, request):
+        others = [_unfit(plan) if _is_unsure(plan, request) else plan for plan in others]
     plans = [best, *others]
     by_time = Objective(request.objective) is Objective.STEP_TIME
     found = [choice for plan in (plans if by_time else [best]) if plan.found for choice in plan.choices]
@@ -327,6 +346,15 @@ def _merged(best: Plan, others: Sequence[Plan], request: Request) -> Plan:
     if listed and pick is not None:
         update["recommended"] = next(i for i, choice in enumerate(listed) if choice is pick)
     return best.model_copy(update=update)
+
+
+def _unfit(plan: Plan) -> Plan:
+    """A plan without its choices, none of which is sure to fit: no other's best is compared with them."""
+    certificate = plan.search.certificate
+    if certificate is not None:
+        certificate = certificate.model_copy(update={"best": None, "bound": None, "gap": None})
+    search = plan.search.model_copy(update={"certificate": certificate})
+    return plan.model_copy(update={"choices": (), "search": search, "verdict": Verdict.NOTHING_FITS})
 
 
 def _counts(searches: Sequence[Search]) -> Search:

@@ -58,10 +58,9 @@ class Posed:
             if len(found.best) or stopped():
                 break
         if not len(found.best):
-            return Screened(self, found, np.inf)
-        return Screened(
-            self, found, float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
-        )
+            return Screened(self, found, np.inf, np.inf)
+        time = float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
+        return Screened(self, found, time, allowed)
 
     def outside(self, best: float) -> Outside:
         """Configurations that may take less than `best` [s] under a layout of their own, which nobody looked at."""
@@ -73,11 +72,13 @@ class Posed:
 
 @dataclass(frozen=True, eq=False)
 class Screened:
-    """The fastest of a posed question under the stack's own splits, if anything fits, and its step time [s]."""
+    """The fastest of a posed question under the stack's own splits, if anything fits, its step time [s], and what its
+    peak was allowed to be [bytes]."""
 
     posed: Posed
     found: SearchResult
     step_time: float
+    allowed: float
 
     @property
     def best(self) -> ConfigTable:

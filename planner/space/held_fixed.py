@@ -22,7 +22,7 @@ from planner.space.members import unnamed_options
 from planner.space.recomputations import module_lists
 from planner.space.restriction import value_text
 from planner.space.without import OpenedAxis, is_left_out
-from planner.spec.config import CUDA_GRAPH_MODULES, SCHEDULE_LABELS, CudaGraphs
+from planner.spec.config import CUDA_GRAPH_MODULES, SCHEDULE_LABELS, CudaGraphs, Recompute
 from planner.spec.planfile import EMPTY_CHUNKS
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, HeldBy
@@ -104,6 +104,8 @@ def _domains(
     lists = module_lists(name for name in limits.recompute_modules if name in present)
     yield "recompute_modules", not set(axes.modules).issuperset(lists), _few_lists(axes.modules)
     yield "etp", _other_shards(problem, axes, restrict), "divisors of tp"
+    full = int(Recompute.FULL) in restrict.get("recompute", ())
+    yield "recompute_layers", full and axes.partial, "all of them"
     yield "chunks", has_other_chunks(problem, restrict), "as many as the stack's own split fills"
 
 

@@ -94,6 +94,12 @@ def test_what_the_user_fixed_or_left_out_is_no_choice_of_the_program() -> None:
     assert {one.axis: one.why for one in held(own, {})}["deepep"] is HeldBy.UNTRIED
 
 
+def test_of_full_recomputation_all_layers_are_tried_where_nobody_names_a_number() -> None:
+    problem, pinned = posed("dense"), {"recompute": (int(Recompute.FULL),), "pp": (1,)}
+    assert "recompute_layers" in {one.axis for one in held(problem, pinned)}
+    assert "recompute_layers" not in {one.axis for one in held(problem, {**pinned, "recompute_layers": (1,)})}
+
+
 def test_gains_are_those_of_their_axis() -> None:
     found = with_gains(held(posed("dense"), {}), {"precision": 0.25})
     assert [one.axis for one in found if one.gain is not None] == ["precision"]
