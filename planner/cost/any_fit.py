@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.any_split import Rest, layers_by_kind
-from planner.cost.bounds import states_at_work
+from planner.cost.bounds import ends_at_work, states_at_work
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
@@ -63,6 +63,8 @@ class _Ranks:
         self.first = np.where(whole, np.inf, table["recompute_layers"].astype(float))
         paired = np.isin(table["schedule"], (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
         repeat = np.maximum((level.time_full - level.time)[self.layers > 0].min(axis=0)[rows], 0.0)
+        if model.problem.model.mtp_layers:  # which are never recomputed, and count among layers here
+            repeat = 0.0 * repeat
         time = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
         self.time, self.repeat = time + np.where(whole, repeat, 0.0), np.where(whole, 0.0, repeat)
         # both directions of a mirrored pipeline lie on every rank: its time is left to others
@@ -128,7 +130,6 @@ class _Rank:
 def _states(model: CostModel, table: ConfigTable, classes: StageClasses) -> tuple[Array, tuple[Array, Array]]:
     """States of a layer of every kind (n, K), and of what lies before the first layer and behind the last [bytes]."""
     bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
-    ones = np.ones_like(classes.first)
 
     def held(some: StageClasses) -> Array:
         return np.asarray(states_at_work(model.shards, table, some)[:, 0])
@@ -136,7 +137,7 @@ def _states(model: CostModel, table: ConfigTable, classes: StageClasses) -> tupl
     nothing, number = held(bare), classes.layers.shape[-1]
     kinds = [held(replace(bare, layers=bare.layers + (np.arange(number) == kind))) for kind in range(number)]
     states = np.maximum(np.stack(kinds, axis=1) - nothing[:, None], 0.0)
-    return states, (held(replace(bare, first=ones)), held(replace(bare, last=ones)))
+    return states, ends_at_work(model.shards, table, bare)
 
 
 def _time_of_a_rank(model: CostModel, table: ConfigTable, most: float) -> Array:

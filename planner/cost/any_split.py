@@ -73,17 +73,22 @@ class _Work:
     def __init__(self, model: CostModel, table: ConfigTable, level: Layers, most: float) -> None:
         layers, rows, spec = layers_by_kind(model), level.of_row, model.problem.model
         self.p, self.v, self.m = (table[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
-        self.schedule, self.layers = table["schedule"], layers
+        self.schedule = table["schedule"]
         paired = np.isin(self.schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
         of_layer = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
         again = (level.time_full - level.time)[layers > 0].min(axis=0)[rows]
         count = table["recompute_layers"].astype(float)
         whole = np.ceil(spec.num_layers / self.p)
-        # no rank of a layout that is fast enough holds more; of its layers, so many or all are repeated
+        # no rank of a layout that is fast enough holds more; of its layers, so many of a chunk or all are repeated
         deepest = np.maximum(most / (self.m * of_layer[layers > 0].min(axis=0)), 1.0)
-        of_layer = of_layer + again * np.where(count >= whole, 1.0, np.minimum(count / deepest, 1.0))
-        behind = sum((count * of_layer[kind] for kind, count in spec.mtp_kinds), np.zeros(len(table)))
+        share = np.where(count >= whole, 1.0, np.minimum(count // self.v / deepest, 1.0))
+        plain, of_layer = of_layer, of_layer + again * share
+        # prediction modules, kinds of their own here, are never recomputed
+        behind = sum((count * plain[kind] for kind, count in spec.mtp_kinds), np.zeros(len(table)))
         self.of_layer, self.ends = of_layer, (level.embedding[rows], level.head[rows] + behind)
+        own = np.bincount(spec.layer_kind_of, minlength=len(spec.layer_kinds)).astype(float)
+        layers = np.concatenate([own, [float(count) for _, count in spec.mtp_kinds]])
+        of_layer = np.concatenate([of_layer, *(plain[[kind]] for kind, _ in spec.mtp_kinds)])
         self.total = layers @ of_layer + level.embedding[rows] + level.head[rows]
         slowest = least_slowest(of_layer, (level.embedding[rows], level.head[rows]), layers, self.p)
         self.slowest = np.where(self.schedule == Schedule.DUALPIPE, self.total / self.p, slowest)

@@ -6,7 +6,7 @@ Left out of them is named by each; what is left out is never negative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from planner.cost.pipeline.stages import StageClasses, largest, mean_classes, su
 from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
 from planner.schedule.formulas import in_flight
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
+from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.precision import RECIPES
 from planner.spec.stack.kinds import StateEngine
@@ -89,14 +89,28 @@ def states_at_work(model: ShardModel, stems: ConfigTable, classes: StageClasses)
     most = np.where(looped, in_flight(0.0, *(of.astype(float) for of in (p, v, m))), np.minimum(2 * p, m))
     earlier = (m > most) & (table["schedule"] != Schedule.GPIPE)
     piled = stack.states.accumulates_whole(p, zero) | stack.states.reduces_last(zero, m)
-    trained = float(model.problem.job.lora_rank is None)
+    job = model.problem.job
+    trained, width = float(job.lora_rank is None), RECIPES[job.precision].weight_bytes
+    if job.lora_rank is not None:
+        width = min(width, FROZEN_BYTES[job.frozen_bits])
+    if narrow_weights(model.problem) is not None:  # gathered in several widths
+        width = 0.0
     gradients = np.where(piled & earlier, trained * stack.communication.gradient_bytes, 0.0)
-    narrow = narrow_weights(model.problem) is not None
-    width = 0.0 if narrow else RECIPES[model.problem.job.precision].weight_bytes
     gathered = np.where(zero == 2, width, 0.0)
     held = states_held(model, table, classes, gradients=False) + (gradients + gathered)[:, None] * whole
     with_shards = states_held(model, table, classes, gradients=True)
     return np.where((earlier & ~piled)[:, None], np.maximum(held, with_shards), held)
+
+
+def ends_at_work(model: ShardModel, stems: ConfigTable, bare: StageClasses) -> tuple[Array, Array]:
+    """What the embedding and the head add to a stage at least, as `states_at_work` has it, of `bare` stages with
+    neither (n,) [bytes]: where one rank has both, no copy of the embedding goes with the head."""
+    one, folded = np.ones_like(bare.first), np.isin(stems["schedule"], FOLDED_SCHEDULES)
+    first, last, both = (
+        states_at_work(model, stems, replace(bare, first=begins * one, last=ends * one))[:, 0]
+        for begins, ends in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    )
+    return first, np.where(folded | (stems["pp"] == 1), np.maximum(both - first, 0.0), last)
 
 
 def lasting_gradients(model: LayerModel) -> bool:

@@ -353,8 +353,9 @@ class ShardModel:
             width = np.where(primary, np.minimum(width, self.narrow.gathered), width)
         sizes, gathered = (dense, expert), (width * dense, width * expert)
         again = width * heaviest[:, -2], width * heaviest[:, -1]
+        frozen = shards.frozen[0][same], shards.frozen[1][same]
         if self.problem.job.lora_rank is not None:
-            gathered = self.frozen_bytes(dense, expert, np.zeros(number))
+            frozen = gathered = self.frozen_bytes(dense, expert, np.zeros(number))
             again = gathered if heaviest.shape[1] == 2 else (np.zeros(number), np.zeros(number))
             count = classes.count[stage]
             sizes = (shards.adapters[same] * count).sum(axis=1) / count.sum(axis=1), np.zeros(number)
@@ -364,7 +365,7 @@ class ShardModel:
         )
         return replace(
             shards.take(same), most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce,
-            gather=gather, again=share, buckets=buckets,
+            gather=gather, again=share, buckets=buckets, frozen=frozen,
         )  # fmt: skip
 
     def parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:

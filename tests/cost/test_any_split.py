@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,8 +14,11 @@ from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.spec.config import FOLDED_SCHEDULES, ConfigTable
-from tests.problems import costs
+from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, ParallelConfig
+from planner.spec.model import ModelSpec
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, moe_model, problem
 from tests.solve.test_dealing import STACKS, with_stack
 
 
@@ -29,14 +35,12 @@ def layouts(layers: int, chunks: int, chance: np.random.Generator) -> list[tuple
     return found
 
 
-@pytest.mark.parametrize("name", STACKS)
-@pytest.mark.parametrize("seed", range(4))
-def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
-    subject = with_stack(name, seed)
+def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
+    """No layout beats the bounds of random configurations, nor fits where none may."""
     pins = {"offload": subject.stack.limits.offload[:2] + subject.stack.limits.offload[-1:]}
     model, space = costs(subject), enumerate_configs(subject, rules_for(subject.stack), pins)
     table, chance = space.table(), np.random.default_rng(seed)
-    some = table.take(chance.permutation(len(table))[:40])
+    some = table.take(chance.permutation(len(table))[:number])
     if not len(some):
         pytest.skip("nothing is legal")
     told = explicit_splits(subject.stack.framework)
@@ -50,8 +54,46 @@ def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
         for layout in layouts(layers, chunks, chance) if chunks > 1 and told else ():
             costed.append(evaluate_exactly(model.with_split(layout), one))
         for cost in costed:
-            assert least[row] <= cost.step_time[0]
-            assert may_fit(model, one, float(cost.device_memory[0]), float(cost.step_time[0]))[0]
+            memory, time = float(cost.device_memory[0]), float(cost.step_time[0])
+            assert least[row] <= time
+            assert least_of_any_layout(model, one, 1.05 * time)[0] <= time
+            assert may_fit(model, one, memory, time)[0]
+
+
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
+    check_bounds(with_stack(name, seed), seed)
+
+
+MODULES = replace(dense_model(5), mtp_layers=2)
+ADAPTED: dict[str, dict[str, Any]] = {
+    "adapters": {"lora_rank": 16},
+    "adapters on 4 bits": {"lora_rank": 16, "frozen_bits": 4},
+    "8 bits": {"precision": Precision.FP8},
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["megatron-2026", "megatron-2024", "torchtitan-2026", "torchtitan-2026-eager"]
+)
+@pytest.mark.parametrize("job", ADAPTED)
+@pytest.mark.parametrize("model", [MODULES, moe_model()], ids=["modules", "mixture"])
+def test_no_layout_beats_the_bound_of_other_jobs(name: str, job: str, model: ModelSpec) -> None:
+    subject = with_stack(name, 1)
+    changed = replace(subject.job, **ADAPTED[job])
+    check_bounds(replace(subject, model=model, job=changed), seed=len(job), number=25)
+
+
+def test_of_chunks_with_few_layers_few_are_recomputed() -> None:
+    model = dense_model(20, hidden=4096, heads=32, ffn=7168, vocab=1024)
+    subject = costs(problem(model, "1x4 h100", seq_len=8192, global_batch=96, stack="megatron-2024"))
+    config = ParallelConfig(
+        pp=2, vpp=3, schedule=1, tp=2, sp=1, num_microbatches=96, recompute=2, recompute_layers=9
+    )
+    one = ConfigTable.of([config])
+    time = float(evaluate_exactly(subject.with_split((1, 1, 5, 7, 4, 2)), one).step_time[0])
+    assert least_of_any_layout(subject, one, 1.05 * time)[0] <= time
 
 
 def test_the_bound_is_near_where_layers_divide_evenly() -> None:

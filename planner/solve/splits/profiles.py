@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.any_split import Rest
-from planner.cost.bounds import states_at_work
+from planner.cost.bounds import ends_at_work, states_at_work
 from planner.cost.chunks import hop_seconds
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
@@ -178,8 +178,7 @@ def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, 
 
     nothing = held(bare)
     states = np.stack([held(_with_layer(bare, kind)) - nothing for kind in range(number)], axis=1)
-    ones = np.ones_like(classes.first)
-    ends = np.stack([held(replace(bare, first=ones)), held(replace(bare, last=ones))], axis=1)
+    ends = np.stack(ends_at_work(model.shards, table, bare), axis=1)
     behind = np.array(spec.last_stage_layers, dtype=np.float64)
     ends[:, 1] += states @ behind
     kept, kept_again, ends = (of * share[:, None] for of in (kept, kept_again, ends))
