@@ -19,12 +19,14 @@ from planner.request import Request, cost_model, resolve
 from planner.solve.dealing import Source
 from planner.solve.open import open_configurations
 from planner.solve.outside import Outside
+from planner.solve.refine import outside_of
 from planner.solve.relax import legal_batches
 from planner.solve.search import SearchResult, search
+from planner.space.axes import recompute_choices
 from planner.space.batch import batch_words
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
-from planner.spec.config import ConfigTable
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom
 
@@ -63,11 +65,15 @@ class Posed:
         return Screened(self, found, time, allowed)
 
     def outside(self, best: float) -> Outside:
-        """Configurations that may take less than `best` [s] under a layout of their own, which nobody looked at."""
+        """Configurations that may take less than `best` [s] under a layout of their own."""
         if not explicit_splits(self.problem.stack.framework):
             return Outside(0, np.inf)
-        found = open_configurations(self.model, self.source, self.allowed, best)
-        return Outside(len(found.table), float(found.bound.min(initial=np.inf)))
+        further = open_configurations(self.model, self.source, self.allowed, best)
+
+        def choices(config: ParallelConfig) -> tuple[int, ...]:
+            return recompute_choices(self.problem, self.request.restrict, config)
+
+        return outside_of(self.model, self.simulator, self.allowed, further, best, choices)
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,19 +84,24 @@ class _Ranks:
         least, longest = self.time[some].min(axis=0), self.time[some].max(axis=0)
         longest = longest + np.where(self.first > 0, self.repeat, 0.0)
         room = time = np.zeros(len(self.table))
+        possible = np.ones(len(self.table), dtype=np.bool_)
         for rank, flight in enumerate(self.flight.T):
             here = [rank == 0, rank == self.last]
             left, tick = (
-                np.maximum(of - np.where(here[0], ends[0], 0.0) - np.where(here[1], ends[1], 0.0), 0.0)
+                of - np.where(here[0], ends[0], 0.0) - np.where(here[1], ends[1], 0.0)
                 for of, ends in ((self.free, self.ends), (self.tick, self.edges))
             )
+            possible &= (np.minimum(left, tick) >= 0) | (rank >= self.p)
+            left, tick = np.maximum(left, 0.0), np.maximum(tick, 0.0)
             cheap, full = np.maximum(states + again * flight, 1.0), np.maximum(states + kept * flight, 1.0)
             held = _Rank(left, tick, cheap, full, np.maximum(least, 1e-12), self.repeat).layers(self.first)
             room = room + np.where(rank < self.p, held, 0.0)
             time = time + np.where(rank < self.p, np.minimum(held * longest, tick), 0.0)
         number = self.layers[some]
         return np.asarray(
-            (room >= number.sum() * (1 - ROUNDING)) & (time >= number @ self.time[some] * (1 - ROUNDING))
+            possible
+            & (room >= number.sum() * (1 - ROUNDING))
+            & (time >= number @ self.time[some] * (1 - ROUNDING))
         )
 
 

@@ -91,6 +91,11 @@ class _Work:
         of_layer = np.concatenate([of_layer, *(plain[[kind]] for kind, _ in spec.mtp_kinds)])
         self.total = layers @ of_layer + level.embedding[rows] + level.head[rows]
         slowest = least_slowest(of_layer, (level.embedding[rows], level.head[rows]), layers, self.p)
+        # some rank has the head, and where the pipeline is folded the embedding as well
+        folded = np.isin(self.schedule, FOLDED_SCHEDULES)
+        slowest = np.maximum(
+            slowest, np.maximum(self.ends[0], self.ends[1]) + folded * np.minimum(*self.ends)
+        )
         self.slowest = np.where(self.schedule == Schedule.DUALPIPE, self.total / self.p, slowest)
         self._in_a_row(spec.layer_kind_of)
 

@@ -43,7 +43,8 @@ TRIED, TRIED_EACH = 0.02, 1e-4  # of effort: one split for many configurations
 FIRST_LEFT: Final = 0.7  # of it, that is left for others
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
 FIRST, FIRST_SLICE = 4, 0.02  # the fastest of them, of which each has such a share of it first
-BEGINNING = 0.01  # of effort: simple splits and bounds of one that was not a finalist
+BEGINNING = 0.004  # of effort: simple splits and bounds of one that was not a finalist
+OUTSIDE_EFFORT = 0.3  # the same, of those of a stack that nobody searches whole
 EFFORT = 2.0  # seconds of a processor, about, for the splits of all configurations
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
@@ -250,7 +251,14 @@ def solve_splits(
             left -= BEGINNING + contest.advance(entry, FIRST_SLICE * effort, False)
     left -= contest.try_known_splits()
     left -= contest.see_families(FAMILIES * left, stopped)
-    # then always the least bound
+    _by_turns(contest, left, effort, finalists[:1], stopped)
+    return _solved(contest, finalists, effort, stopped)
+
+
+def _by_turns(
+    contest: _Contest, left: float, effort: float, first: Sequence[_Entry], stopped: Callable[[], bool]
+) -> None:
+    """Spend what is `left` of an effort on the least bounds, each in its turn."""
     while left > 0 and not stopped():
         open_ = [entry for entry in contest.entries if contest.is_open(entry)]
         if not open_:
@@ -262,8 +270,24 @@ def solve_splits(
             continue
         share = SLICES[min(following.turns, len(SLICES) - 1)]
         following.turns += 1
-        left -= contest.advance(following, min(left, share * effort), following in finalists[:1])
-    return _solved(contest, finalists, effort, stopped)
+        left -= contest.advance(following, min(left, share * effort), following in first)
+
+
+def outside_of(
+    model: CostModel, simulator: PipelineSimulator, limit: float, further: Open, best: float,
+    choices: Callable[[ParallelConfig], Sequence[int]], effort: float = OUTSIDE_EFFORT,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Outside:  # fmt: skip
+    """Of configurations that may take less than `best` [s] under a layout of their own, those of which that is left
+    after so much effort."""
+    contest = _Contest(model, simulator, limit, True, choices)
+    contest.best = best
+    for i in range(len(further.table)):
+        contest.add(further.table.row(i), np.inf, float(further.bound[i]))
+    left = effort - contest.see_families(FAMILIES * effort, stopped)
+    _by_turns(contest, left, effort, (), stopped)
+    open_ = [entry.bound for entry in contest.entries if entry.bound < best * (1 - TOLERANCE)]
+    return Outside(len(open_), min(open_, default=np.inf))
 
 
 def _shape(config: ParallelConfig) -> tuple[int, ...]:

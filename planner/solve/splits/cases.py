@@ -32,7 +32,7 @@ SLOWEST_TIMES: Final = 33  # at which what the slowest rank hides is looked at
 LONGEST: Final = 1e6  # [s] of a step where nothing is known of it
 LABEL, LABELS = (
     8e-6,
-    0.005,
+    0.002,
 )  # seconds of a processor, about, of a label of the exact programme, and of starting with some
 AT_ONCE: Final = 6  # programmes that are solved before others have their turn
 LIMIT, MOST_LIMIT = 0.1, 6.0  # of the solver's deterministic time for one, at first and at most
