@@ -12,8 +12,8 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.space.restriction import parse_restriction
 
-PAIRS = tuple(range(12))
-MORE = range(100, 160)  # for the slow run
+PAIRS = (0, 1, 2, 3, 5, 6, 7, 9, 10)
+MORE = (4, 8, 11, *range(100, 130))  # for the slow run
 NODE = "1x8 rtx4090 100G-ib"
 
 
