@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.any_split import Rest, layers_by_kind
-from planner.cost.bounds import ends_at_work, states_at_work
+from planner.cost.any_split import allowed_seconds, layers_by_kind
+from planner.cost.bounds import ends_at_work, layer_states_at_work
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
-from planner.cost.pipeline.stages import StageClasses, mean_classes
-from planner.cost.pipeline.step import measured_factor, straggling
+from planner.cost.pipeline.stages import mean_classes
 from planner.cost.stage_memory import least_buffers
 from planner.schedule.held import most_held
 from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
@@ -50,7 +49,9 @@ class _Ranks:
         self.table, self.p, self.layers = table, table["pp"].astype(float), layers_by_kind(model)
         level = layer_level(model.layers, table)
         rows, classes = level.of_row, mean_classes(table["pp"], self.layers)
-        self.states, self.ends = _states(model, table, classes)
+        bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
+        self.states = layer_states_at_work(model.shards, table, bare)
+        self.ends = ends_at_work(model.shards, table, bare)
         away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
         self.kept = np.where(away, 0.0, level.kept[:, rows])
         self.again = np.where(away, 0.0, np.minimum(level.kept, level.kept_full)[:, rows])
@@ -68,8 +69,8 @@ class _Ranks:
         time = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
         self.time, self.repeat = time + np.where(whole, repeat, 0.0), np.where(whole, 0.0, repeat)
         # both directions of a mirrored pipeline lie on every rank: its time is left to others
-        mirrored = table["schedule"] == Schedule.DUALPIPE
-        self.tick = np.where(mirrored, np.inf, _time_of_a_rank(model, table, most))
+        mirrored, m = table["schedule"] == Schedule.DUALPIPE, table["num_microbatches"].astype(float)
+        self.tick = np.where(mirrored, np.inf, allowed_seconds(model, table, most)[0] / m * (1 + ROUNDING))
         self.edges = level.embedding[rows], level.head[rows]
         self.flight = _in_flight_at_least(table)
         self.last = np.where(np.isin(table["schedule"], FOLDED_SCHEDULES), 0.0, self.p - 1)
@@ -130,28 +131,6 @@ class _Rank:
         )
         found = np.where(np.isfinite(first), balance + np.minimum(room, time), most)
         return np.asarray(np.floor(np.maximum(found, 0.0) * (1 + ROUNDING) + ROUNDING))
-
-
-def _states(model: CostModel, table: ConfigTable, classes: StageClasses) -> tuple[Array, tuple[Array, Array]]:
-    """States of a layer of every kind (n, K), and of what lies before the first layer and behind the last [bytes]."""
-    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
-
-    def held(some: StageClasses) -> Array:
-        return np.asarray(states_at_work(model.shards, table, some)[:, 0])
-
-    nothing, number = held(bare), classes.layers.shape[-1]
-    kinds = [held(replace(bare, layers=bare.layers + (np.arange(number) == kind))) for kind in range(number)]
-    states = np.maximum(np.stack(kinds, axis=1) - nothing[:, None], 0.0)
-    return states, ends_at_work(model.shards, table, bare)
-
-
-def _time_of_a_rank(model: CostModel, table: ConfigTable, most: float) -> Array:
-    """What the passes of a micro-batch may take on a rank at most, where a step takes `most` (n,) [s]."""
-    m, one = table["num_microbatches"].astype(float), np.ones(len(table))
-    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
-    subtotal = most / measured_factor(model.problem, table) / (one + straggling(one, nodes, comm))
-    beside = Rest.of(model, table).beside(subtotal / m)
-    return np.asarray((subtotal - beside) / m * (1 + ROUNDING))
 
 
 def _in_flight_at_least(table: ConfigTable) -> Array:

@@ -214,3 +214,13 @@ class Rest:
             batch.shares, batch.turns, batch.aside, batch.reduces_last,
         )  # fmt: skip
         return np.asarray(exposed + host + self.copies + batch.once + batch.overhead)
+
+
+def allowed_seconds(model: CostModel, table: ConfigTable, target: float) -> tuple[Array, Array, Array]:
+    """What passes and messages of a step of `target` [s] may take at most, what it takes beside [s], and the whole over
+    both (n,) each."""
+    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
+    one = np.ones(len(table))
+    factor = measured_factor(model.problem, table) * (one + straggling(one, nodes, comm))
+    beside = Rest.of(model, table).beside(target / factor / table["num_microbatches"])
+    return target / factor - beside, beside, factor

@@ -113,6 +113,18 @@ def ends_at_work(model: ShardModel, stems: ConfigTable, bare: StageClasses) -> t
     return first, np.where(folded | (stems["pp"] == 1), np.maximum(both - first, 0.0), last)
 
 
+def layer_states_at_work(model: ShardModel, stems: ConfigTable, bare: StageClasses) -> Array:
+    """What a layer of every kind adds to a stage at least, as `states_at_work` has it, of `bare` stages with none
+    (n, K) [bytes]."""
+    number = bare.layers.shape[-1]
+    held = [
+        states_at_work(model, stems, replace(bare, layers=bare.layers + (np.arange(number) == kind)))[:, 0]
+        for kind in range(number)
+    ]
+    nothing = states_at_work(model, stems, bare)[:, 0]
+    return np.maximum(np.stack(held, axis=1) - nothing[:, None], 0.0)
+
+
 def lasting_gradients(model: LayerModel) -> bool:
     """Are gradients there from start to end, whatever runs?"""
     return model.problem.stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)

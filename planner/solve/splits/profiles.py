@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.any_split import Rest
-from planner.cost.bounds import ends_at_work, states_at_work
+from planner.cost.any_split import allowed_seconds
+from planner.cost.bounds import ends_at_work, layer_states_at_work
 from planner.cost.chunks import hop_seconds
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
-from planner.cost.pipeline.stages import StageClasses, mean_classes
-from planner.cost.pipeline.step import FORWARD_SHARE, measured_factor, straggling
+from planner.cost.pipeline.stages import mean_classes
+from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.cost.stage_memory import least_buffers
 from planner.solve.splits.layers import PAIRED
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
@@ -110,7 +110,7 @@ def profiles(
 ) -> Profiles:
     """Configurations that may take `target` a step [s] and `limit` of a device [bytes], whose chunks recompute so many
     layers (n,)."""
-    allowed, beside, factor = _allowed(model, table, target)
+    allowed, beside, factor = allowed_seconds(model, table, target)
     passes, again, ends = _passes(model, table)
     hops = np.array([hop_seconds(model.layers, table.row(i)) for i in range(len(table))])
     share = 1.0 / np.maximum(allowed, NOTHING)
@@ -127,15 +127,6 @@ def profiles(
         np.array([float(one.most) for one in recomputed]),
     )
     return found.repeating(np.array([one.whole for one in recomputed]))
-
-
-def _allowed(model: CostModel, table: ConfigTable, target: float) -> tuple[Array, Array, Array]:
-    """What passes and messages may take at most, what a step takes beside [s], and the whole over both (n,) each."""
-    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
-    one = np.ones(len(table))
-    factor = measured_factor(model.problem, table) * (one + straggling(one, nodes, comm))
-    beside = Rest.of(model, table).beside(target / factor / table["num_microbatches"])
-    return target / factor - beside, beside, factor
 
 
 def _passes(model: CostModel, table: ConfigTable) -> tuple[Array, Array, Array]:
@@ -172,21 +163,9 @@ def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, 
     outside = overhead.context + least_buffers(model.problem, table, level)
     room = limit * (1 + 1e-9) - outside - shards.communicators[shards.of_row] - working
     share = 1.0 / np.maximum(room, 1.0)
-
-    def held(some: StageClasses) -> Array:
-        return states_at_work(model.shards, table, some)[:, 0]
-
-    nothing = held(bare)
-    states = np.stack([held(_with_layer(bare, kind)) - nothing for kind in range(number)], axis=1)
+    states = layer_states_at_work(model.shards, table, bare)
     ends = np.stack(ends_at_work(model.shards, table, bare), axis=1)
     behind = np.array(spec.last_stage_layers, dtype=np.float64)
     ends[:, 1] += states @ behind
     kept, kept_again, ends = (of * share[:, None] for of in (kept, kept_again, ends))
-    return kept, kept_again, np.maximum(states, 0.0) * share[:, None], ends, kept @ behind
-
-
-def _with_layer(classes: StageClasses, kind: int) -> StageClasses:
-    """Stages with one layer of a kind."""
-    layers = classes.layers.copy()
-    layers[:, :, kind] = 1.0
-    return replace(classes, layers=layers)
+    return kept, kept_again, states * share[:, None], ends, kept @ behind
