@@ -22,11 +22,10 @@ from planner.solve.outside import Outside
 from planner.solve.refine import outside_of
 from planner.solve.relax import legal_batches
 from planner.solve.search import SearchResult, search
-from planner.space.axes import recompute_choices
 from planner.space.batch import batch_words
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom
 
@@ -69,11 +68,7 @@ class Posed:
         if not explicit_splits(self.problem.stack.framework):
             return Outside(0, np.inf)
         further = open_configurations(self.model, self.source, self.allowed, best)
-
-        def choices(config: ParallelConfig) -> tuple[int, ...]:
-            return recompute_choices(self.problem, self.request.restrict, config)
-
-        return outside_of(self.model, self.simulator, self.allowed, further, best, choices)
+        return outside_of(self.model, self.simulator, self.allowed, further, best)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,14 @@ out: what chunks of several ranks have to do with each other (`solve.splits`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.any_split import allowed_seconds, layers_by_kind
 from planner.cost.bounds import ends_at_work, layer_states_at_work
-from planner.cost.levels import layer_level
+from planner.cost.levels import Layers, layer_level
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import mean_classes
 from planner.cost.stage_memory import least_buffers
@@ -24,58 +24,144 @@ from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTab
 Array = NDArray[np.float64]
 
 ROUNDING = 1e-9
+HALVINGS = 10  # of what the slowest rank may take
 
 
-def may_fit(model: CostModel, table: ConfigTable, limit: float, most: float) -> NDArray[np.bool_]:
-    """False where no layout of a row's layers fits in `limit` bytes of a device and takes `most` a step [s] (n,)."""
+def least_slowest(model: CostModel, table: ConfigTable, limit: float, most: float) -> Array:
+    """What the slowest rank takes for a micro-batch at least in any layout of a row's layers that fits in `limit` bytes
+    of a device; infinity where none does that takes `most` a step (n,) [s]."""
     if not len(table):
-        return np.zeros(0, dtype=np.bool_)
-    ranks = _Ranks(model, table, limit, most)
-    found = ranks.hold(ranks.layers > 0)
-    # light layers may lie where there is little room: without them the others must find theirs
-    heaviest = ranks.states[:, (ranks.states.mean(axis=0) * ranks.layers).argmax()]
-    heavy = (ranks.layers > 0) & (ranks.states >= heaviest[:, None] * (1 - ROUNDING)).all(axis=0)
-    if (heavy != (ranks.layers > 0)).any():
-        found &= ranks.hold(heavy)
+        return np.zeros(0)
+    ranks = _Ranks.of(model, table, limit, most)
+    longest = ranks.tick
+    found = np.where(ranks.may_fit(longest), 0.0, np.inf)
+    mean = np.minimum(ranks.layers @ ranks.time / ranks.p, longest)
+    # where not even time is short, or it is left to others
+    rows = np.flatnonzero((found == 0.0) & np.isfinite(longest))
+    if len(rows):
+        rows = rows[~ranks.take(rows).may_fit(mean[rows])]
+    if not len(rows):
+        return found
+    some, low, high = ranks.take(rows), mean[rows], longest[rows]
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        fits = some.may_fit(middle)
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    found[rows] = low
     return found
 
 
-class _Ranks:
-    """Room and time of the ranks of rows. `layers` (K,): of every kind; `states` (n, K): of a layer [bytes]; `kept`,
-    `again` (K, n): of a micro-batch, kept whole and recomputed [bytes]; `time` (K, n): of its passes, `repeat` (n,): of
-    recomputing one [s]; `first` (n,): layers that a rank recomputes at most; `flight` (n, p): micro-batches held."""
+@dataclass(frozen=True)
+class LeastMemory:
+    """What n rows need at least, however their layers are dealt [bytes]. `states` (n, K): of a layer of every kind,
+    `ends` (2, n): of embedding and head; `kept`, `again` (K, n): of a layer and a micro-batch, kept whole and
+    recomputed; `fixed` (n,): of every rank, with a layer at work."""
 
-    def __init__(self, model: CostModel, table: ConfigTable, limit: float, most: float) -> None:
-        self.table, self.p, self.layers = table, table["pp"].astype(float), layers_by_kind(model)
-        level = layer_level(model.layers, table)
-        rows, classes = level.of_row, mean_classes(table["pp"], self.layers)
+    states: Array
+    ends: Array
+    kept: Array
+    again: Array
+    fixed: Array
+
+    @classmethod
+    def of(cls, model: CostModel, table: ConfigTable, level: Layers) -> LeastMemory:
+        """That of a table of these levels."""
+        rows, overhead = level.of_row, model.problem.stack.overhead
+        classes = mean_classes(table["pp"], np.zeros(len(level.kept)))
         bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
-        self.states = layer_states_at_work(model.shards, table, bare)
-        self.ends = ends_at_work(model.shards, table, bare)
+        shards = model.shards.shards(table, bare)
         away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
-        self.kept = np.where(away, 0.0, level.kept[:, rows])
-        self.again = np.where(away, 0.0, np.minimum(level.kept, level.kept_full)[:, rows])
-        recomputes = table["recompute_layers"] > 0
-        working = np.where(recomputes, level.working_full[rows], level.working[rows])
-        context = model.problem.stack.overhead.context
-        outside = context + least_buffers(model.problem, table, level)
-        self.free = limit * (1 + ROUNDING) - outside - np.minimum(working, level.working[rows])
-        whole = table["recompute_layers"] >= np.ceil(model.problem.model.num_layers / self.p)
-        self.first = np.where(whole, np.inf, table["recompute_layers"].astype(float))
+        # in pools of graphs nothing is wasted
+        factor = np.where(away, 0.0, 1.0 + overhead.fragmentation * (table["cuda_graph_impl"] == 0))
+        working = np.where(
+            table["recompute_layers"] > 0,
+            np.minimum(level.working, level.working_full)[rows],
+            level.working[rows],
+        )
+        outside = overhead.context + least_buffers(model.problem, table, level)
+        return cls(
+            states=layer_states_at_work(model.shards, table, bare),
+            ends=np.array(ends_at_work(model.shards, table, bare)),
+            kept=factor * level.kept[:, rows],
+            again=factor * np.minimum(level.kept, level.kept_full)[:, rows],
+            fixed=outside + shards.communicators[shards.of_row] + working,
+        )
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """Room and time of the ranks of n rows. `layers` (K,): of every kind; `p` (n,): ranks; `states` (n, K): of a layer,
+    `ends` (2, n): of embedding and head [bytes]; `kept`, `again` (K, n): of a micro-batch, kept whole and recomputed
+    [bytes]; `free` (n,): room of a rank [bytes]; `time` (K, n): of its passes, `repeat` (n,): of recomputing one,
+    `edges` (2, n): of the ends [s]; `most`, `least` (n,): layers that a rank recomputes at most, and that it does at
+    least where it holds as many; `flight` (ranks, n): micro-batches held; `last` (n,): the rank of the head; `tick`
+    (n,): the longest time of a rank [s]."""
+
+    layers: Array
+    p: Array
+    states: Array
+    ends: Array
+    kept: Array
+    again: Array
+    free: Array
+    time: Array
+    repeat: Array
+    edges: Array
+    most: Array
+    least: Array
+    flight: Array
+    last: Array
+    tick: Array
+
+    @classmethod
+    def of(cls, model: CostModel, table: ConfigTable, limit: float, longest: float) -> _Ranks:
+        """Those of a table, whose steps take `longest` at most [s]."""
+        p, layers, level = table["pp"].astype(float), layers_by_kind(model), layer_level(model.layers, table)
+        rows, needed = level.of_row, LeastMemory.of(model, table, level)
+        count, whole = table["recompute_layers"], np.ceil(model.problem.model.num_layers / p)
+        whole = count >= whole
         paired = np.isin(table["schedule"], (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
-        repeat = np.maximum((level.time_full - level.time)[self.layers > 0].min(axis=0)[rows], 0.0)
+        repeat = np.maximum((level.time_full - level.time)[layers > 0].min(axis=0)[rows], 0.0)
         if model.problem.model.mtp_layers:  # which are never recomputed, and count among layers here
             repeat = 0.0 * repeat
         time = level.time[:, rows] - np.where(paired, level.saved[:, rows], 0.0)
-        self.time, self.repeat = time + np.where(whole, repeat, 0.0), np.where(whole, 0.0, repeat)
         # both directions of a mirrored pipeline lie on every rank: its time is left to others
         mirrored, m = table["schedule"] == Schedule.DUALPIPE, table["num_microbatches"].astype(float)
-        self.tick = np.where(mirrored, np.inf, allowed_seconds(model, table, most)[0] / m * (1 + ROUNDING))
-        self.edges = level.embedding[rows], level.head[rows]
-        self.flight = _in_flight_at_least(table)
-        self.last = np.where(np.isin(table["schedule"], FOLDED_SCHEDULES), 0.0, self.p - 1)
+        return cls(
+            layers=layers,
+            p=p,
+            states=needed.states,
+            ends=needed.ends,
+            kept=needed.kept,
+            again=needed.again,
+            free=limit * (1 + ROUNDING) - needed.fixed,
+            time=time + np.where(whole, repeat, 0.0),
+            repeat=np.where(whole, 0.0, repeat),
+            edges=np.array([level.embedding[rows], level.head[rows]]),
+            most=np.where(whole, np.inf, count.astype(float)),
+            least=np.where(whole, 0.0, count // table["vpp"]),
+            flight=_in_flight_at_least(table).T,
+            last=np.where(np.isin(table["schedule"], FOLDED_SCHEDULES), 0.0, p - 1),
+            tick=np.where(mirrored, np.inf, allowed_seconds(model, table, longest)[0] / m * (1 + ROUNDING)),
+        )
 
-    def hold(self, some: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def take(self, rows: NDArray[np.intp]) -> _Ranks:
+        """Some of them."""
+        of_row = {field.name: getattr(self, field.name) for field in fields(self)}
+        layers, states = of_row.pop("layers"), of_row.pop("states")
+        return _Ranks(layers, states=states[rows], **{name: one[..., rows] for name, one in of_row.items()})
+
+    def may_fit(self, tick: Array) -> NDArray[np.bool_]:
+        """False where not all layers find room on ranks that take so long at most (n,)."""
+        found = self._hold(self.layers > 0, tick)
+        # light layers may lie where there is little room: without them the others must find theirs
+        heaviest = self.states[:, (self.states.mean(axis=0) * self.layers).argmax()]
+        heavy = (self.layers > 0) & (self.states >= heaviest[:, None] * (1 - ROUNDING)).all(axis=0)
+        if (heavy != (self.layers > 0)).any():
+            found &= self._hold(heavy, tick)
+        return found
+
+    def _hold(self, some: NDArray[np.bool_], tick: Array) -> NDArray[np.bool_]:
         """Is there room and time for the layers of `some` kinds (K,) on all ranks together (n,)?"""
         states, kept, again = (
             self.states[:, some].min(axis=1),
@@ -83,21 +169,22 @@ class _Ranks:
             self.again[some].min(axis=0),
         )
         least, longest = self.time[some].min(axis=0), self.time[some].max(axis=0)
-        longest = longest + np.where(self.first > 0, self.repeat, 0.0)
-        room = time = np.zeros(len(self.table))
-        possible = np.ones(len(self.table), dtype=np.bool_)
-        for rank, flight in enumerate(self.flight.T):
+        longest = longest + np.where(self.most > 0, self.repeat, 0.0)
+        room = time = np.zeros(len(self.p))
+        possible = np.ones(len(self.p), dtype=np.bool_)
+        for rank, flight in enumerate(self.flight):
             here = [rank == 0, rank == self.last]
-            left, tick = (
+            left, free = (
                 of - np.where(here[0], ends[0], 0.0) - np.where(here[1], ends[1], 0.0)
-                for of, ends in ((self.free, self.ends), (self.tick, self.edges))
+                for of, ends in ((self.free, self.ends), (tick, self.edges))
             )
-            possible &= (np.minimum(left, tick) >= 0) | (rank >= self.p)
-            left, tick = np.maximum(left, 0.0), np.maximum(tick, 0.0)
+            possible &= (np.minimum(left, free) >= 0) | (rank >= self.p)
+            left, free = np.maximum(left, 0.0), np.maximum(free, 0.0)
             cheap, full = np.maximum(states + again * flight, 1.0), np.maximum(states + kept * flight, 1.0)
-            held = _Rank(left, tick, cheap, full, np.maximum(least, 1e-12), self.repeat).layers(self.first)
+            of_rank = _Rank(left, free, cheap, full, np.maximum(least, 1e-12), self.repeat)
+            held = of_rank.layers(self.least, self.most)
             room = room + np.where(rank < self.p, held, 0.0)
-            time = time + np.where(rank < self.p, np.minimum(held * longest, tick), 0.0)
+            time = time + np.where(rank < self.p, np.minimum(held * longest, free), 0.0)
         number = self.layers[some]
         return np.asarray(
             possible
@@ -118,8 +205,20 @@ class _Rank:
     each: Array
     more: Array
 
-    def layers(self, first: Array) -> Array:
-        """The most whole layers, of which up to `first` are recomputed (n,)."""
+    def layers(self, least: Array, most: Array) -> Array:
+        """The most whole layers, of which up to `most` are recomputed, and `least` of them, or all (n,)."""
+        slower = self.each + self.more
+        every = np.minimum(self.left / self.cheap, self.tick / slower)
+        rest = replace(
+            self,
+            left=np.maximum(self.left - least * self.cheap, 0.0),
+            tick=np.maximum(self.tick - least * slower, 0.0),
+        )
+        found = np.where(every < least, every, least + rest._up_to(most - least))
+        return np.asarray(np.floor(np.maximum(found, 0.0) * (1 + ROUNDING) + ROUNDING))
+
+    def _up_to(self, first: Array) -> Array:
+        """The most layers, of which up to `first` are recomputed (n,)."""
         slower = self.each + self.more
         most = np.minimum(np.minimum(first, self.left / self.cheap), self.tick / slower)
         # what is recomputed first gives room, then takes time: where both are short there are most
@@ -129,8 +228,7 @@ class _Rank:
             (self.left - balance * self.cheap) / self.full,
             (self.tick - balance * slower) / self.each,
         )
-        found = np.where(np.isfinite(first), balance + np.minimum(room, time), most)
-        return np.asarray(np.floor(np.maximum(found, 0.0) * (1 + ROUNDING) + ROUNDING))
+        return np.where(np.isfinite(first), balance + np.minimum(room, time), most)
 
 
 def _in_flight_at_least(table: ConfigTable) -> Array:

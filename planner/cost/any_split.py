@@ -34,8 +34,11 @@ def layers_by_kind(model: CostModel) -> Array:
     return layers
 
 
-def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Array:
-    """A step time that no layout of a row's layers beats, `most` at the most (n,) [s].
+def least_of_any_layout(
+    model: CostModel, table: ConfigTable, most: float, slowest: Array | float = 0.0
+) -> Array:
+    """A step time that no layout of a row's layers beats, `most` at the most (n,) [s], where the slowest rank takes
+    `slowest` for a micro-batch at least (n,) [s].
 
     The makespan of the slowest stage's work (`_Work`) and what the rest of a step takes where that stage hides as much
     as its time allows: between two of some times of it at least the makespan of the one and the rest of the other.
@@ -45,6 +48,7 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Ar
         return np.zeros(0)
     classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
     work = _Work(model, table, level, most)
+    work.slowest = np.maximum(work.slowest, np.minimum(slowest, most / work.m))
     pipelines = pipeline_level(model.layers, _of_one_chunk(table), level, classes)
     hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
     rest = Rest(model, table, classes, level, pipelines)

@@ -6,28 +6,33 @@ Left out: which layout it is (`solve.splits`), and stacks that cannot be told on
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.any_fit import may_fit
+from planner.cost.any_fit import least_slowest
 from planner.cost.any_split import least_of_any_layout
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.solve.dealing import Source
+from planner.solve.splits.dealt import with_recomputed
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 
 ROWS_AT_A_TIME = 65536
 
 
+Counts = Mapping[int, float]
+
+
 @dataclass(frozen=True)
 class Open:
     """Configurations, of those that differ in how many whole layers they recompute the one with the least bound;
-    `bound` (n,): what no layout of theirs beats, whatever they recompute [s]."""
+    `counts` (n): numbers of layers of a rank that they may recompute, and what no layout of theirs beats then [s]."""
 
     table: ConfigTable
-    bound: NDArray[np.float64]
+    counts: tuple[Counts, ...]
 
 
 def like(config: ParallelConfig) -> ParallelConfig:
@@ -35,6 +40,30 @@ def like(config: ParallelConfig) -> ParallelConfig:
     if config.recompute != Recompute.FULL:
         return config
     return replace(config, recompute=int(Recompute.NONE), recompute_layers=0)
+
+
+def open_counts(
+    model: CostModel, table: ConfigTable, counts: Sequence[Sequence[int]], limit: float, best: float
+) -> list[Counts]:
+    """Of rows (n,) and numbers of layers that their ranks may recompute: those of the numbers under which some layout
+    may take less than `best` [s] within `limit` [bytes], and what none beats then (n) [s]."""
+    pairs = [(i, count) for i, of_row in enumerate(counts) for count in of_row]
+    leaves = ConfigTable.of([with_recomputed(table.row(i), count) for i, count in pairs])
+    found: list[dict[int, float]] = [{} for _ in range(len(table))]
+    for (i, count), least in zip(pairs, _least(model, leaves, limit, best).tolist(), strict=True):
+        if least < best:
+            found[i][count] = least
+    return list(found)
+
+
+def _least(model: CostModel, table: ConfigTable, limit: float, best: float) -> NDArray[np.float64]:
+    """A step time that no layout of some rows beats which fits, at most `best` (n,) [s]."""
+    least = least_of_any_layout(model, table, best)
+    open_ = np.flatnonzero(least < best)
+    some, slowest = table.take(open_), least_slowest(model, table.take(open_), limit, best)
+    bound = least_of_any_layout(model, some, best, slowest)
+    least[open_] = np.where(np.isfinite(slowest), bound, best)
+    return least
 
 
 def open_configurations(model: CostModel, source: Source, limit: float, best: float) -> Open:
@@ -58,17 +87,22 @@ def open_configurations(model: CostModel, source: Source, limit: float, best: fl
                 table.take(slice(start, start + ROWS_AT_A_TIME)),
                 of_leaf[start : start + ROWS_AT_A_TIME],
             )
-            least = least_of_any_layout(model, some, best)
+            least = _least(model, some, limit, best)
             kept = np.flatnonzero(least < best)
-            kept = kept[may_fit(model, some.take(kept), limit, best)]
             found.append(some.take(kept))
             bounds.append(least[kept])
             names.append(name[kept])
     table, bound, stem = ConfigTable.joined(found), np.concatenate(bounds), np.concatenate(names)
     order = np.lexsort((table["recompute_layers"], bound))
     group = np.stack([stem[order], table["recompute_modules"][order]], axis=1)
-    _, first = np.unique(group, axis=0, return_index=True)
-    chosen = order[np.sort(first)]
-    table, bound = table.take(chosen), bound[chosen]
+    _, first, of = np.unique(group, axis=0, return_index=True, return_inverse=True)
+    counts: list[dict[int, float]] = [{} for _ in first]
+    leaves = zip(
+        of.ravel().tolist(), table["recompute_layers"][order].tolist(), bound[order].tolist(), strict=True
+    )
+    for place, count, least in leaves:
+        counts[place].setdefault(count, least)
+    chosen = np.argsort(first)
+    table = table.take(order[first[chosen]])
     hosted = on_host(model, table) if len(table) else np.zeros(0, dtype=np.bool_)
-    return Open(table.take(hosted), bound[hosted])
+    return Open(table.take(hosted), tuple(counts[place] for place in chosen[hosted].tolist()))

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.solve.open import Open, like
+from planner.solve.open import Counts, Open, like, open_counts
 from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
+from planner.solve.splits.cases import LONGEST
 from planner.solve.splits.dealt import Dealt
 from planner.solve.splits.families import Families
 from planner.solve.splits.pipe import Pipe
@@ -96,18 +97,22 @@ class SplitsSolved:
 class _Contest:
     """The configurations whose splits may matter, and the best step time of any of them so far."""
 
-    def __init__(
-        self, model: CostModel, simulator: PipelineSimulator, limit: float, explicit: bool,
-        choices: Callable[[ParallelConfig], Sequence[int]],
-    ) -> None:  # fmt: skip
+    def __init__(self, model: CostModel, simulator: PipelineSimulator, limit: float, explicit: bool) -> None:
         self.model, self.simulator, self.limit, self.explicit = model, simulator, limit, explicit
-        self.choices, self.best, self.entries = choices, np.inf, list[_Entry]()
-        self.known = dict[Pipe, Known]()
+        self.best, self.entries, self.known = np.inf, list[_Entry](), dict[Pipe, Known]()
 
-    def add(self, config: ParallelConfig, own: float, bound: float) -> None:
-        """A configuration that takes `own` under the stack's split, infinity where that is not known."""
-        self.entries.append(_Entry(config, own, config, own, bound, config.pp == 1))
+    def add(self, config: ParallelConfig, own: float, counts: Counts) -> None:
+        """A configuration that takes `own` under the stack's split, infinity where that is not known, and of whose
+        layers each rank may recompute one of some numbers, with bounds of other layouts."""
+        bound = min([own, *counts.values()]) if np.isfinite(own) or counts else np.inf
+        self.entries.append(_Entry(config, counts, own, config, own, bound, config.pp == 1))
         self.best = min(self.best, own)
+
+    def add_open(self, further: Open, known: Collection[ParallelConfig] = ()) -> None:
+        """Configurations of which a layout of their own may be fast, but for some that are `known`."""
+        for i in range(len(further.table)):
+            if like(config := further.table.row(i)) not in known:
+                self.add(config, np.inf, further.counts[i])
 
     def is_open(self, entry: _Entry) -> bool:
         """May a split of it be faster than the best?"""
@@ -119,16 +124,17 @@ class _Contest:
             return
         # fewer recomputed layers than the stack's own split needs are for a split that can be told
         config = entry.config
-        counts = self.choices(config) if self.explicit else (config.recompute_layers,)
+        counts = entry.counts if self.explicit else {config.recompute_layers: 0.0}
         entry.search = SplitSearch(
             self.model,
             config,
             self.limit,
-            counts,
+            tuple(counts),
             cutoff=self.best,
             simulator=self.simulator,
             own_time=None if np.isfinite(entry.own) else np.inf,  # no faster than those found before
             known=self.known,
+            least=counts,
         )
         self._note(entry)
 
@@ -163,7 +169,7 @@ class _Contest:
         if not open_ or not self.explicit or not np.isfinite(self.best):
             return 0.0
         table = ConfigTable.of([entry.config for entry in open_])
-        choices = [self.choices(entry.config) for entry in open_]
+        choices = [tuple(entry.counts) for entry in open_]
         families = Families(
             self.model,
             table,
@@ -197,10 +203,11 @@ class _Contest:
 
 @dataclass(eq=False)
 class _Entry:
-    """A configuration, its step time under the stack's own split, the fastest of any layout so far and its time, and
-    what none of its layouts beats [s]."""
+    """A configuration, numbers of layers that its ranks may recompute, its step time under the stack's own split, the
+    fastest of any layout so far and its time, and what none of its layouts beats [s]."""
 
     config: ParallelConfig
+    counts: Counts
     own: float
     taken: ParallelConfig
     time: float
@@ -225,9 +232,15 @@ def solve_splits(
     """
     rows = [found.best.row(i) for i in range(len(found.best))]
     own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
-    contest = _Contest(model, simulator, limit, explicit, choices)
-    for time, row in zip(own, rows, strict=True):
-        contest.add(row, time, 0.0 if row.pp > 1 else time)
+    contest = _Contest(model, simulator, limit, explicit)
+    counts = [dict.fromkeys(choices(row), 0.0) for row in rows]
+    if explicit and rows:
+        piped = np.flatnonzero(found.best["pp"] > 1)
+        numbers = [tuple(counts[i]) for i in piped.tolist()]
+        open_ = open_counts(model, found.best.take(piped), numbers, limit, min(*own, LONGEST))
+        counts = [dict(zip(piped.tolist(), open_, strict=True)).get(i, {}) for i in range(len(rows))]
+    for row, time, some in zip(rows, own, counts, strict=True):
+        contest.add(row, time, some)
     finalists = list(contest.entries)
     for entry in finalists:
         if contest.is_open(entry) and not stopped():
@@ -238,11 +251,7 @@ def solve_splits(
         if contest.is_open(entry) and left > FIRST_LEFT * effort and not stopped():
             left -= contest.advance(entry, FIRST_SLICE * effort, entry in finalists[:1])
     if others is not None and explicit and not stopped():
-        known = {like(row) for row in rows}
-        further = others(contest.best)
-        for i in range(len(further.table)):
-            if like(config := further.table.row(i)) not in known:
-                contest.add(config, np.inf, float(further.bound[i]))
+        contest.add_open(others(contest.best), {like(row) for row in rows})
     # what others find saves more: those of the least bounds
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
     for entry in _of_each_shape(behind)[:FIRST]:
@@ -275,15 +284,13 @@ def _by_turns(
 
 def outside_of(
     model: CostModel, simulator: PipelineSimulator, limit: float, further: Open, best: float,
-    choices: Callable[[ParallelConfig], Sequence[int]], effort: float = OUTSIDE_EFFORT,
-    stopped: Callable[[], bool] = lambda: False,
+    effort: float = OUTSIDE_EFFORT, stopped: Callable[[], bool] = lambda: False,
 ) -> Outside:  # fmt: skip
     """Of configurations that may take less than `best` [s] under a layout of their own, those of which that is left
     after so much effort."""
-    contest = _Contest(model, simulator, limit, True, choices)
+    contest = _Contest(model, simulator, limit, True)
     contest.best = best
-    for i in range(len(further.table)):
-        contest.add(further.table.row(i), np.inf, float(further.bound[i]))
+    contest.add_open(further)
     left = effort - contest.see_families(FAMILIES * effort, stopped)
     _by_turns(contest, left, effort, (), stopped)
     open_ = [entry.bound for entry in contest.entries if entry.bound < best * (1 - TOLERANCE)]

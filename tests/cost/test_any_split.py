@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.any_fit import may_fit
+from planner.cost.any_fit import least_slowest
 from planner.cost.any_split import least_of_any_layout
 from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
@@ -57,7 +57,9 @@ def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
             memory, time = float(cost.device_memory[0]), float(cost.step_time[0])
             assert least[row] <= time
             assert least_of_any_layout(model, one, 1.05 * time)[0] <= time
-            assert may_fit(model, one, memory, time)[0]
+            slowest = least_slowest(model, one, memory, time)
+            assert np.isfinite(slowest[0])
+            assert least_of_any_layout(model, one, 1.05 * time, slowest)[0] <= time
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -6,7 +6,7 @@ costs exactly, and which number of recomputed layers is best (`split.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -76,9 +76,9 @@ class Layout:
         self.closed = closed
         self.simulated = bool(are_simulated(ConfigTable.of([config]))[0])
 
-    def cases(self, choices: tuple[int, ...]) -> list[Case]:
+    def cases(self, choices: tuple[int, ...], least: Mapping[int, float]) -> list[Case]:
         """One for every number of recomputed layers; where every rank has a number of its own, one for none and one for
-        some."""
+        some. `least`: of such numbers what no split beats [s]."""
         stated = [Recomputing(count, (self.costs.recomputed(count),)) for count in choices]
         self.recomputed = recomputed_of(choices, self.costs.layers, self.costs.p)
         if self.per_stage:
@@ -87,7 +87,11 @@ class Layout:
             stated = [one for one in stated if not one.stated]
             if max(choices):
                 stated.append(Recomputing(max(choices), counts))
-        return [ClosedCase(self, one) if self.closed else SteppedCase(self, one) for one in stated]
+        cases = [ClosedCase(self, one) if self.closed else SteppedCase(self, one) for one in stated]
+        if not self.per_stage:
+            for case, one in zip(cases, stated, strict=True):
+                case.bound = max(case.bound, least.get(one.stated, 0.0))
+        return cases
 
     @property
     def longest(self) -> float:

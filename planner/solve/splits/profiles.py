@@ -13,16 +13,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.any_fit import ROUNDING, LeastMemory
 from planner.cost.any_split import allowed_seconds
-from planner.cost.bounds import ends_at_work, layer_states_at_work
 from planner.cost.chunks import hop_seconds
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
-from planner.cost.pipeline.stages import mean_classes
 from planner.cost.pipeline.step import FORWARD_SHARE
-from planner.cost.stage_memory import least_buffers
 from planner.solve.splits.layers import PAIRED
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
+from planner.spec.config import ConfigTable
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -148,24 +146,12 @@ def _passes(model: CostModel, table: ConfigTable) -> tuple[Array, Array, Array]:
 
 def _memory(model: CostModel, table: ConfigTable, limit: float) -> tuple[Array, Array, Array, Array, Array]:
     """Shares of the room beside what is fixed: of activations, states, and of those of the ends (see `Profiles`)."""
-    spec, level = model.problem.model, layer_level(model.layers, table)
-    rows, number = level.of_row, len(spec.layer_kinds)
-    overhead = model.problem.stack.overhead
-    classes = mean_classes(table["pp"], np.zeros(number))
-    bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
-    away = ((table["offload"] & OFFLOAD_ACTIVATIONS) > 0)[:, None]
-    # in pools of graphs nothing is wasted
-    factor = np.where(away, 0.0, 1.0 + overhead.fragmentation * (table["cuda_graph_impl"] == 0)[:, None])
-    kept = factor * level.kept[:, rows].T
-    kept_again = factor * np.minimum(level.kept, level.kept_full)[:, rows].T
-    shards = model.shards.shards(table, bare)
-    working = np.minimum(level.working, level.working_full)[rows]
-    outside = overhead.context + least_buffers(model.problem, table, level)
-    room = limit * (1 + 1e-9) - outside - shards.communicators[shards.of_row] - working
-    share = 1.0 / np.maximum(room, 1.0)
-    states = layer_states_at_work(model.shards, table, bare)
-    ends = np.stack(ends_at_work(model.shards, table, bare), axis=1)
-    behind = np.array(spec.last_stage_layers, dtype=np.float64)
-    ends[:, 1] += states @ behind
-    kept, kept_again, ends = (of * share[:, None] for of in (kept, kept_again, ends))
-    return kept, kept_again, states * share[:, None], ends, kept @ behind
+    needed = LeastMemory.of(model, table, layer_level(model.layers, table))
+    share = 1.0 / np.maximum(limit * (1 + ROUNDING) - needed.fixed, 1.0)
+    behind = np.array(model.problem.model.last_stage_layers, dtype=np.float64)
+    ends = needed.ends.T.copy()
+    ends[:, 1] += needed.states @ behind
+    kept, kept_again, states, ends = (
+        of * share[:, None] for of in (needed.kept.T, needed.again.T, needed.states, ends)
+    )
+    return kept, kept_again, states, ends, kept @ behind

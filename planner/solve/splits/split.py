@@ -10,7 +10,7 @@ mirrored pipelines, and memory of hosts in bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -135,6 +135,7 @@ class SplitSearch:
     number on every rank unless `per_stage`. `simulator`: of `model`, which may have timed the configuration before.
     `costs`: of the configuration's layers, where they are known. `own_time`: of a step under the stack's own split,
     infinite where it does not fit, where that is known [s]. `known`: of pipelines, which may be of others as well.
+    `least`: of numbers of recomputed layers what no split beats, where that is known [s].
     `result`: what is known so far. `done`: nothing is left to find.
     """
 
@@ -142,6 +143,7 @@ class SplitSearch:
         self, model: CostModel, config: ParallelConfig, limit: float, choices: Sequence[int] = (),
         per_stage: bool = False, cutoff: float = np.inf, simulator: PipelineSimulator | None = None,
         costs: LayerCosts | None = None, own_time: float | None = None, known: dict[Pipe, Known] | None = None,
+        least: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.limit, self.per_stage = model, config, limit, per_stage
         self.own = Dealt(
@@ -162,7 +164,7 @@ class SplitSearch:
             some = Layout(config, limit, self.simulator, costs, per_stage, fewest, known)
             some.fits = bool(np.isfinite(own_time))
             given = tuple(sorted(set(choices or (config.recompute_layers,))))
-            self.cases = some.cases(given)
+            self.cases = some.cases(given, least or {})
         self._settle(cutoff)
 
     @property
