@@ -26,6 +26,7 @@ from planner.solve.splits.profiles import Profiles, Recomputed, profiles, recomp
 from planner.solve.splits.programme import Outcome, Programme
 from planner.solve.splits.relaxed import Known, Relaxed, fullest
 from planner.solve.splits.room import Room
+from planner.solve.splits.whole_ranks import whole_ranks
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 SLOWEST_TIMES: Final = 33  # at which what the slowest rank hides is looked at
@@ -36,6 +37,7 @@ LABEL, LABELS = (
 )  # seconds of a processor, about, of a label of the exact programme, and of starting with some
 AT_ONCE: Final = 6  # programmes that are solved before others have their turn
 LIMIT, MOST_LIMIT = 0.1, 6.0  # of the solver's deterministic time for one, at first and at most
+WHOLE_RANKS: Final = 0.3  # seconds of a processor, about, of a bound of splits whose ranks hold whole layers
 LEAST_AIM: Final = 0.1  # of what is open that is worth to be told
 TOLERANCE: Final = 1e-4  # of a step that is
 DESCENTS: Final = (
@@ -123,8 +125,13 @@ class Layout:
             return 0.0
         profile, (known, spent) = self._profile(target, way), self.ways()
         relaxed = Relaxed(self.pipe, profile, known, Kinds(self.pipe, profile))
-        makespan = relaxed.solve() * float(profile.allowed[0])
-        bound = target if relaxed.least >= 1.0 else self.step_of(makespan, target)
+        least, split = relaxed.solve(), relaxed.split
+        if least < 1.0 and relaxed.prices is not None:
+            least, relaxed.split = (
+                whole_ranks(relaxed, 1.0, lambda: relaxed.effort < WHOLE_RANKS).least,
+                split,
+            )
+        bound = target if least >= 1.0 else self.step_of(least * float(profile.allowed[0]), target)
         spent += relaxed.effort
         if bound < target and way.most:  # several cases at once
             programme = Programme(self.pipe, profile, known, relaxed.kinds)

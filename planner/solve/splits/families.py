@@ -25,6 +25,7 @@ from planner.solve.splits.pipe import Kinds, Pipe
 from planner.solve.splits.profiles import Profiles, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
 from planner.solve.splits.relaxed import Known, Relaxed, times_of
+from planner.solve.splits.whole_ranks import whole_ranks
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 Array = NDArray[np.float64]
@@ -38,7 +39,7 @@ FAILED_WHOLE: Final = 10  # times that families are looked at of which not all a
 AGAIN: Final = 4  # times that ways of what was found are added
 WAYS, WAYS_PASS = (
     0.003,
-    2e-7,
+    1e-7,
 )  # seconds of a processor, about, of ways through a schedule, also by passes simulated
 CLOSED: Final = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)  # whose makespans have a closed form
 ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE)  # whose splits are the stack's own
@@ -162,12 +163,16 @@ class Families:
             if relaxed is None or not relaxed.turn_to(own.take(chosen)):
                 relaxed, before = Relaxed(pipe, own.take(chosen), self.known[pipe], kinds), 0.0
             relaxed.solve()
-            self.effort += relaxed.effort - before
-            told[chosen], failed = True, failed + (relaxed.least < 1.0)
-            least[chosen] = np.maximum(least[chosen], relaxed.least)
+            told[chosen], own_least = True, relaxed.least
             near = near if relaxed.split is None else relaxed.split
             if relaxed.prices is not None:
                 least = np.maximum(least, relaxed.prices.least(pipe, own, kinds))
+            if relaxed.prices is not None and relaxed.least < 1.0:
+                some = relaxed  # as it is now
+                boxes = whole_ranks(some, 1.0, lambda: self.effort + some.effort - before < end)
+                least, own_least = np.maximum(least, boxes.bound(pipe, own, kinds)), boxes.least
+            least[chosen], failed = np.maximum(least[chosen], own_least), failed + (own_least < 1.0)
+            self.effort += relaxed.effort - before
         return least, near
 
     def _whole(self, one: _Some, share: float, end: float) -> None:

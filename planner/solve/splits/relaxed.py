@@ -8,7 +8,7 @@ holds more than there is room for, that is added, until nothing more is. Left ou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from planner.spec.config import Schedule
 Array = NDArray[np.float64]
 
 ITERATIONS: Final = 3000  # of the simplex method, for a round
-ROUNDS: Final = 40  # of adding ways and moments
+ROUNDS, WITHIN_ROUNDS = 40, 3  # of adding ways and moments
 CLOSE: Final = 2e-4  # of the makespan that a round is worth, of those of four
 # of what is allowed, that an even split's largest chunk counts while ways are looked for: of splits that are as fast
 # the evenest says most
@@ -35,8 +35,12 @@ BETWEEN: Final = (0.1, 0.4)  # of the way from the fastest split known to the pr
 ROUNDING: Final = 1e-7
 LEAST: Final = 1e-12  # that a pass takes
 SHAPED: Final = 1e-6  # layers more than neighbours hold, that do not matter
-# seconds of a processor, about: of a round, by ways and chunks, and of a simulated pass with the way it lies on
-ROUND, SIZE, PASS = 1e-3, 5e-8, 5e-8
+# of what is allowed, that a rank's missing room for 1 % of what it has counts: what shows that nothing fits shows it of
+# others as well
+MISSING: Final = 10.0
+# seconds of a processor, about: of a round, of a step of the simplex method by rows and columns, and of a simulated
+# pass with the way it lies on
+ROUND, PIVOT, PASS = 1e-3, 4.5e-8, 7e-8
 ROW, TERM = 5e-6, 1e-6  # the same of a row that is made, and of a term in it
 
 
@@ -78,6 +82,17 @@ def moments_of(pipe: Pipe, rank: int) -> Array:
 
 
 @dataclass(frozen=True)
+class Sum:
+    """Layers of a kind in `chunks`, which are a whole number in every split into whole layers."""
+
+    chunks: tuple[int, ...]
+    kind: int
+
+
+Box = Mapping[Sum, tuple[int, int]]  # the least and the most of some sums
+
+
+@dataclass(frozen=True)
 class Prices:
     """What bounds the makespan of every split of every profile: a mixture of ways (`passes` (4, C), `hops` (C - 1,)),
     and seconds that more room at moments (`held` (C,) a micro-batch of a chunk, `states` (p,)) and more freedom of
@@ -107,8 +122,8 @@ class Prices:
 
 
 class Relaxed:
-    """The linear programme of one profile. `least`: the least makespan found, as a share of what is allowed; infinite
-    where nothing fits. `effort`: seconds of a processor, about."""
+    """The linear programme of one profile. `least`: the least makespan found, as a share of what is allowed, far beyond
+    it where nothing fits. `effort`: seconds of a processor, about."""
 
     def __init__(self, pipe: Pipe, profile: Profiles, known: Known, kinds: Kinds) -> None:
         from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
@@ -121,6 +136,7 @@ class Relaxed:
         self.graph = schedule_graph(pipe.schedule, pipe.p, pipe.m, pipe.v)
         self.rank_rows, self.way_rows, self.moment_rows = list[Any](), list[Any](), list[Any]()
         self.longest = self.solver.NumVar(0.0, self.infinity, "")
+        self.missing = self.solver.NumVar(0.0, self.infinity, "")  # room at some moment
         self.held = [
             [self.solver.NumVar(0.0, float(number), "") for number in kinds.number]
             for _ in range(pipe.chunks)
@@ -139,6 +155,7 @@ class Relaxed:
             for kind, some in enumerate(kinds.lines)
             for a, b, most in some
         ]
+        self.sums = dict[Sum, Any]()
         self.lines = np.array([weights for weights, _ in lines]).reshape(len(lines), len(every))
         self.most = np.array([most for _, most in lines])
         self.in_line = set[tuple[int, int]]()
@@ -153,6 +170,7 @@ class Relaxed:
             for again, of in zip(self.again, self.held, strict=True):
                 self._row([(again, 1.0), *((one, -1.0) for one in of)], -self.infinity, 0.0)
         self.solver.Objective().SetCoefficient(self.longest, 1.0)
+        self.solver.Objective().SetCoefficient(self.missing, 100 * MISSING)
         self.solver.Objective().SetMinimization()
         self.turn_to(profile)
 
@@ -168,15 +186,34 @@ class Relaxed:
         self.least = 0.0
         self.prices: Prices | None = None
         self.split: Array | None = None  # layers of chunks, cut anywhere (C,)
+        self.layers: Array | None = None  # the same of every kind (C, K)
+        self.box: Box = {}
+        for row in self.sums.values():
+            row.SetBounds(0.0, self.infinity)
         self.best: Array | None = None  # passes of the fastest split known
         self.fastest, self.fast = np.inf, False  # and whether a split is so fast that no bound can be enough
         self._ranks()
         return True
 
+    def solve_within(self, box: Box, enough: float, at_least: float) -> Array | None:
+        """The least makespan of splits within a box, which is `at_least` so much, as soon as it is beyond what would be
+        `enough`: `least`, and `prices` of it. Layers of every kind in every chunk (C, K); None where the box is
+        empty."""
+        for some in box:
+            if some not in self.sums:
+                self.sums[some] = self._row([(self.held[c][some.kind], 1.0) for c in some.chunks], 0.0, 0.0)
+        for some, row in self.sums.items():
+            row.SetBounds(*(float(end) for end in box.get(some, (0.0, self.infinity))))
+        self.box, self.least = box, at_least
+        self.best, self.fastest, self.fast, self.layers = None, np.inf, False, None
+        self.solver.Objective().SetCoefficient(self.largest, 0.0)
+        self._solve(enough, True, WITHIN_ROUNDS)
+        return self.layers
+
     def _by_simplex(self, dual: bool) -> None:
         """The dual simplex method is faster where rows were added, the primal one does not stall where it does."""
         self.solver.SetSolverSpecificParametersAsString(
-            f"use_dual_simplex: {str(dual).lower()} max_number_of_iterations: {ITERATIONS}"
+            f"use_preprocessing: false use_dual_simplex: {str(dual).lower()} max_number_of_iterations: {ITERATIONS}"
         )
 
     def _row(self, terms: Sequence[tuple[Any, float]], low: float, high: float, row: Any = None) -> Any:
@@ -246,7 +283,8 @@ class Relaxed:
         for place in range(self.moments_in, len(self.known.moments)):
             rank, held = self.known.moments[place]
             each_, again_, room = memory_row(self.pipe, own, self.kinds, rank, np.array(held))
-            row_ = self._row(self._sum(each_, again_), -self.infinity, room, _at(self.moment_rows, place))
+            terms = [(self.missing, -1.0), *self._sum(each_, again_)]
+            row_ = self._row(terms, -self.infinity, room, _at(self.moment_rows, place))
             _put(self.moment_rows, place, row_)
         self.moments_in = len(self.known.moments)
 
@@ -266,11 +304,10 @@ class Relaxed:
         recent = [0.0] * 4
         for _ in range(rounds):
             self._add_known()
-            self.effort += ROUND + SIZE * self.ways_in * self.pipe.chunks * len(self.kinds.number)
-            status = self.solver.Solve()
+            status = self._simplex()
             if status not in (self.solver.OPTIMAL, self.solver.INFEASIBLE):
                 self._by_simplex(dual=False)
-                status = self.solver.Solve()
+                status = self._simplex()
                 self._by_simplex(dual=True)
             if status == self.solver.INFEASIBLE:
                 self.least = np.inf
@@ -281,17 +318,27 @@ class Relaxed:
             makespan = float(self.longest.solution_value()) * (1 - ROUNDING)
             if exact:
                 self.least, self.prices = value, self._prices()
-            if makespan >= enough:
-                return not exact
             split = np.array([[one.solution_value() for one in of] for of in self.held])
+            self.layers, self.split = split, split.sum(axis=1)
+            missing = float(self.missing.solution_value()) > ROUNDING
+            if (value if exact else makespan) >= enough:
+                return not exact
             again = np.array([one.solution_value() for one in self.again] or np.zeros(self.pipe.chunks))
-            self.split = split.sum(axis=1)
             if self._look_at_shapes(split) or self._look_at_memory(split, again):
                 continue
+            if missing:
+                return not exact
             recent = [*recent[1:], value]
             if recent[-1] - recent[0] < CLOSE or not self._look_at(split, again, enough, makespan):
                 break
         return True
+
+    def _simplex(self) -> Any:
+        """Solve the programme as it is; its status."""
+        status = self.solver.Solve()
+        size = self.solver.NumConstraints() + self.solver.NumVariables()
+        self.effort += ROUND + PIVOT * size * max(int(self.solver.iterations()), 0)
+        return status
 
     def _prices(self) -> Prices:
         """The dual of what was solved."""
@@ -312,6 +359,10 @@ class Relaxed:
             price = max(-row.dual_value(), 0.0)
             shape[chunk] += price * weights
             paid += price * most
+        for some, (least, most) in self.box.items():
+            value = float(self.sums[some].dual_value())
+            shape[list(some.chunks), some.kind] -= value
+            paid -= value * (least if value > 0 else most)
         return Prices(passes, hops, held, states, shape, paid)
 
     def _look_at(self, split: Array, again: Array, enough: float, makespan: float) -> bool:
