@@ -19,7 +19,10 @@ from planner.posed import Posed, Screened, pose
 from planner.request import Request, check_request, cost_model, each_stack
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
+from planner.solve.refine import OUTSIDE_EFFORT
 from planner.solve.splits.dealt import Dealt
+from planner.solve.splits.pipe import Pipe
+from planner.solve.splits.relaxed import Known
 from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
 from planner.space.held_fixed import held, with_gains
 from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
@@ -222,8 +225,10 @@ def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[S
     update = {name: getattr(plan.search, name) + more for name, more in added.items()}
     if plan.choices and certificate.best is not None:
         outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
+        left, known = OUTSIDE_EFFORT * searched[0].posed.request.effort, dict[Pipe, Known]()
         for one in searched:
-            outside = outside.beside(one.posed.outside(certificate.best))
+            other, spent = one.posed.outside(certificate.best, left, known)
+            outside, left = outside.beside(other), left - spent
         proven |= {"outside": outside.configurations}
         if math.isfinite(outside.bound):
             proven["outside_bound"] = outside.bound

@@ -22,6 +22,8 @@ from planner.solve.outside import Outside
 from planner.solve.refine import outside_of
 from planner.solve.relax import legal_batches
 from planner.solve.search import SearchResult, search
+from planner.solve.splits.pipe import Pipe
+from planner.solve.splits.relaxed import Known
 from planner.space.batch import batch_words
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
@@ -63,12 +65,13 @@ class Posed:
         time = float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
         return Screened(self, found, time, allowed)
 
-    def outside(self, best: float) -> Outside:
-        """Configurations that may take less than `best` [s] under a layout of their own."""
+    def outside(self, best: float, effort: float, known: dict[Pipe, Known]) -> tuple[Outside, float]:
+        """Configurations that may take less than `best` [s] under a layout of their own, and what of an effort it took
+        to tell; `known`: of pipelines, which may be of others as well."""
         if not explicit_splits(self.problem.stack.framework):
-            return Outside(0, np.inf)
+            return Outside(0, np.inf), 0.0
         further = open_configurations(self.model, self.source, self.allowed, best)
-        return outside_of(self.model, self.simulator, self.allowed, further, best)
+        return outside_of(self.model, self.simulator, self.allowed, further, best, effort, known)
 
 
 @dataclass(frozen=True, eq=False)

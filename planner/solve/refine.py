@@ -9,7 +9,7 @@ itself. Left out: configurations behind the finalists, which a better split than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,7 +23,7 @@ from planner.solve.open import Counts, Open, like, open_counts
 from planner.solve.outside import Outside
 from planner.solve.search import SearchResult
 from planner.solve.splits.cases import LONGEST
-from planner.solve.splits.dealt import Dealt
+from planner.solve.splits.dealt import Chunks, Dealt
 from planner.solve.splits.families import Families
 from planner.solve.splits.pipe import Pipe
 from planner.solve.splits.relaxed import Known
@@ -41,11 +41,13 @@ DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 # of what splits get, that one of them gets before others have their turn
 SLICES: Final = (0.1, 0.3)
 TRIED, TRIED_EACH = 0.02, 1e-4  # of effort: one split for many configurations
+TRIED_SHAPES: Final = 8  # for whose configurations that is done at a time
 FIRST_LEFT: Final = 0.7  # of it, that is left for others
+EACH_LEFT: Final = 0.45  # the same, once one of every shape has had its share
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
 FIRST, FIRST_SLICE = 4, 0.02  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.004  # of effort: simple splits and bounds of one that was not a finalist
-OUTSIDE_EFFORT = 0.3  # the same, of those of a stack that nobody searches whole
+OUTSIDE_EFFORT = 1.0  # the same, of those under all of a stack's options that nobody searches whole
 EFFORT = 2.0  # seconds of a processor, about, for the splits of all configurations
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
@@ -97,9 +99,13 @@ class SplitsSolved:
 class _Contest:
     """The configurations whose splits may matter, and the best step time of any of them so far."""
 
-    def __init__(self, model: CostModel, simulator: PipelineSimulator, limit: float, explicit: bool) -> None:
+    def __init__(
+        self, model: CostModel, simulator: PipelineSimulator, limit: float, explicit: bool,
+        known: dict[Pipe, Known] | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.simulator, self.limit, self.explicit = model, simulator, limit, explicit
-        self.best, self.entries, self.known = np.inf, list[_Entry](), dict[Pipe, Known]()
+        self.best, self.entries, self.known = np.inf, list[_Entry](), {} if known is None else known
+        self.tried = set[Chunks]()
 
     def add(self, config: ParallelConfig, own: float, counts: Counts) -> None:
         """A configuration that takes `own` under the stack's split, infinity where that is not known, and of whose
@@ -132,25 +138,29 @@ class _Contest:
             tuple(counts),
             cutoff=self.best,
             simulator=self.simulator,
-            own_time=None if np.isfinite(entry.own) else np.inf,  # no faster than those found before
             known=self.known,
             least=counts,
         )
         self._note(entry)
 
     def try_known_splits(self) -> float:
-        """Cost configurations under the fastest split of one that is alike; the effort spent."""
+        """Cost configurations under the fastest split of one that is alike, those of some shapes of the least bounds;
+        the effort spent."""
         if not self.explicit:
             return 0.0
         spent, shapes = 0.0, dict[tuple[int, ...], list[_Entry]]()
-        for entry in self.entries:
+        for entry in sorted(self.entries, key=lambda entry: entry.bound):
             if self.is_open(entry):
                 shapes.setdefault(_shape(entry.config), []).append(entry)
-        for pipe, known in self.known.items():
-            alike = shapes.get((pipe.p, pipe.v, pipe.m, int(pipe.schedule)), [])
-            if known.split is None or not alike:
-                continue
-            table, dealt = ConfigTable.of([entry.config for entry in alike]), Dealt(known.split, (0,))
+        known = dict[tuple[int, ...], Chunks | None]()
+        for pipe, one in self.known.items():
+            known[pipe.p, pipe.v, pipe.m, int(pipe.schedule)] = one.split
+        new = [(known.get(shape), alike) for shape, alike in shapes.items()]
+        new = [(split, alike) for split, alike in new if split is not None and split not in self.tried]
+        for split, alike in new[:TRIED_SHAPES]:
+            assert split is not None, "left out"
+            self.tried.add(split)
+            table, dealt = ConfigTable.of([entry.config for entry in alike]), Dealt(split, (0,))
             other = dealt.of_model(self.model)
             cost = evaluate_exactly(other, table, self.simulator.dealt(other.layers))
             spent += TRIED + TRIED_EACH * len(alike)
@@ -159,12 +169,12 @@ class _Contest:
                 entry = alike[int(faster[cost.step_time[faster].argmin()])]
                 self.begin(entry)
                 assert entry.search is not None, "just begun"
-                entry.search.consider(Dealt(known.split, (entry.config.recompute_layers,)), self.best)
+                entry.search.consider(Dealt(split, (entry.config.recompute_layers,)), self.best)
                 self._note(entry)
         return spent
 
-    def see_families(self, effort: float, stopped: Callable[[], bool]) -> float:
-        """Raise bounds of those alike together; the effort spent."""
+    def see_families(self, effort: float, closely: bool, stopped: Callable[[], bool]) -> float:
+        """Raise bounds of those alike together, closely by layers that are whole; the effort spent."""
         open_ = [entry for entry in self.entries if self.is_open(entry)]
         if not open_ or not self.explicit or not np.isfinite(self.best):
             return 0.0
@@ -179,7 +189,7 @@ class _Contest:
             self.known,
         )
         bounds = np.array([entry.bound for entry in open_])
-        raised = families.raise_bounds(bounds, self.best * (1 - TOLERANCE / 2), effort, stopped)
+        raised = families.raise_bounds(bounds, self.best * (1 - TOLERANCE / 2), effort, closely, stopped)
         for entry, bound in zip(open_, raised.tolist(), strict=True):
             entry.bound = max(entry.bound, bound)
         return families.effort
@@ -233,41 +243,54 @@ def solve_splits(
     rows = [found.best.row(i) for i in range(len(found.best))]
     own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
     contest = _Contest(model, simulator, limit, explicit)
-    counts = [dict.fromkeys(choices(row), 0.0) for row in rows]
+    counts: list[Counts] = [dict.fromkeys(choices(row), 0.0) if row.pp > 1 else {} for row in rows]
     if explicit and rows:
-        piped = np.flatnonzero(found.best["pp"] > 1)
-        numbers = [tuple(counts[i]) for i in piped.tolist()]
-        open_ = open_counts(model, found.best.take(piped), numbers, limit, min(*own, LONGEST))
-        counts = [dict(zip(piped.tolist(), open_, strict=True)).get(i, {}) for i in range(len(rows))]
+        piped = [i for i, row in enumerate(rows) if row.pp > 1]
+        numbers = [tuple(counts[i]) for i in piped]
+        few = open_counts(
+            model, found.best.take(np.array(piped, dtype=np.intp)), numbers, limit, min(*own, LONGEST)
+        )
+        for i, some in zip(piped, few, strict=True):
+            counts[i] = some
     for row, time, some in zip(rows, own, counts, strict=True):
         contest.add(row, time, some)
     finalists = list(contest.entries)
     for entry in finalists:
         if contest.is_open(entry) and not stopped():
             contest.begin(entry)
+
+    def each_a_share(entries: Iterable[_Entry], least: float, left: float) -> float:
+        """What is left when each had a share of the effort, as long as more than `least` of it is left."""
+        for entry in entries:
+            if contest.is_open(entry) and left > least * effort and not stopped():
+                contest.begin(entry)
+                left -= BEGINNING + contest.advance(entry, FIRST_SLICE * effort, entry in finalists[:1])
+        return left
+
     # the fastest first, some effort for each: what they find saves others the work
-    left = effort
-    for entry in _of_each_shape(sorted(finalists, key=lambda entry: entry.time))[:FIRST]:
-        if contest.is_open(entry) and left > FIRST_LEFT * effort and not stopped():
-            left -= contest.advance(entry, FIRST_SLICE * effort, entry in finalists[:1])
+    ranked = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
+    left = each_a_share(ranked[:FIRST], FIRST_LEFT, effort)
     if others is not None and explicit and not stopped():
         contest.add_open(others(contest.best), {like(row) for row in rows})
     # what others find saves more: those of the least bounds
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
-    for entry in _of_each_shape(behind)[:FIRST]:
-        if contest.is_open(entry) and left > FIRST_LEFT * effort and not stopped():
-            contest.begin(entry)
-            left -= BEGINNING + contest.advance(entry, FIRST_SLICE * effort, False)
+    left = each_a_share(_of_each_shape(behind)[:FIRST], FIRST_LEFT, left)
     left -= contest.try_known_splits()
-    left -= contest.see_families(FAMILIES * left, stopped)
+    left -= contest.see_families(FAMILIES * left, False, stopped)
+    left -= contest.try_known_splits()
+    open_ = (entry for entry in contest.entries if contest.is_open(entry))
+    of_shapes = _first_of_shapes(sorted(open_, key=lambda entry: entry.bound))
+    left = each_a_share(of_shapes, EACH_LEFT, left)
+    left -= contest.try_known_splits()
+    left -= contest.see_families(FAMILIES * left, True, stopped)
     _by_turns(contest, left, effort, finalists[:1], stopped)
     return _solved(contest, finalists, effort, stopped)
 
 
 def _by_turns(
     contest: _Contest, left: float, effort: float, first: Sequence[_Entry], stopped: Callable[[], bool]
-) -> None:
-    """Spend what is `left` of an effort on the least bounds, each in its turn."""
+) -> float:
+    """Spend what is `left` of an effort on the least bounds, each in its turn; what is left then."""
     while left > 0 and not stopped():
         open_ = [entry for entry in contest.entries if contest.is_open(entry)]
         if not open_:
@@ -280,21 +303,23 @@ def _by_turns(
         share = SLICES[min(following.turns, len(SLICES) - 1)]
         following.turns += 1
         left -= contest.advance(following, min(left, share * effort), following in first)
+    return left
 
 
 def outside_of(
-    model: CostModel, simulator: PipelineSimulator, limit: float, further: Open, best: float,
-    effort: float = OUTSIDE_EFFORT, stopped: Callable[[], bool] = lambda: False,
-) -> Outside:  # fmt: skip
+    model: CostModel, simulator: PipelineSimulator, limit: float, further: Open, best: float, effort: float,
+    known: dict[Pipe, Known], stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Outside, float]:  # fmt: skip
     """Of configurations that may take less than `best` [s] under a layout of their own, those of which that is left
-    after so much effort."""
-    contest = _Contest(model, simulator, limit, True)
+    after so much effort, and the effort spent; `known`: of pipelines, which may be of others as well."""
+    contest = _Contest(model, simulator, limit, True, known)
     contest.best = best
     contest.add_open(further)
-    left = effort - contest.see_families(FAMILIES * effort, stopped)
-    _by_turns(contest, left, effort, (), stopped)
+    left = effort - contest.see_families(FAMILIES * effort, False, stopped)
+    left -= contest.see_families(FAMILIES * left, True, stopped)
+    left = _by_turns(contest, left, effort, (), stopped)
     open_ = [entry.bound for entry in contest.entries if entry.bound < best * (1 - TOLERANCE)]
-    return Outside(len(open_), min(open_, default=np.inf))
+    return Outside(len(open_), min(open_, default=np.inf)), effort - left
 
 
 def _shape(config: ParallelConfig) -> tuple[int, ...]:
@@ -302,6 +327,11 @@ def _shape(config: ParallelConfig) -> tuple[int, ...]:
     plain = config.schedule == Schedule.ONE_F_ONE_B and config.vpp > 1
     schedule = Schedule.INTERLEAVED if plain else config.schedule
     return config.pp, config.vpp, config.num_microbatches, int(schedule)
+
+
+def _first_of_shapes(entries: Iterable[_Entry]) -> list[_Entry]:
+    """The first of each shape."""
+    return list({_shape(entry.config): entry for entry in reversed(list(entries))}.values())[::-1]
 
 
 def _of_each_shape(entries: list[_Entry]) -> list[_Entry]:

@@ -89,7 +89,9 @@ class Layout:
             stated = [one for one in stated if not one.stated]
             if max(choices):
                 stated.append(Recomputing(max(choices), counts))
-        cases = [ClosedCase(self, one) if self.closed else SteppedCase(self, one) for one in stated]
+        cases: list[Case] = [
+            ClosedCase(self, one) if self.closed else SteppedCase(self, one) for one in stated
+        ]
         if not self.per_stage:
             for case, one in zip(cases, stated, strict=True):
                 case.bound = max(case.bound, least.get(one.stated, 0.0))
@@ -127,10 +129,7 @@ class Layout:
         relaxed = Relaxed(self.pipe, profile, known, Kinds(self.pipe, profile))
         least, split = relaxed.solve(), relaxed.split
         if least < 1.0 and relaxed.prices is not None:
-            least, relaxed.split = (
-                whole_ranks(relaxed, 1.0, lambda: relaxed.effort < WHOLE_RANKS).least,
-                split,
-            )
+            least, relaxed.split = whole_ranks(relaxed, 1.0, WHOLE_RANKS).least, split
         bound = target if least >= 1.0 else self.step_of(least * float(profile.allowed[0]), target)
         spent += relaxed.effort
         if bound < target and way.most:  # several cases at once
@@ -220,8 +219,6 @@ class SteppedCase:
     def learn(self, target: float, starts: Sequence[Chunks]) -> tuple[list[Dealt], float]:
         longest, before = min(target, LONGEST), self.search.simulated.effort
         unknown = target >= LONGEST  # no split is known that fits
-        if self.programme is None and not unknown and not self.layout.fits:
-            return [], self._relax(longest)  # which may show that nothing does
         if not self.layout.descended or (unknown and not self.descended):
             known, spent = self.layout.ways()
             self.search.simulated.effort += spent

@@ -34,8 +34,10 @@ Index = NDArray[np.intp]
 STEP: Final = 1.15  # by which shapes are told apart where ways through them are looked for
 ONCE: Final = 0.03  # of the solver's deterministic time, for a family
 SHARES: Final = (0.992, 1.0)  # of what is allowed, that are looked at
-FAILED: Final = 3  # times that layers are cut anywhere where this tells too little
+FAILED: Final = 3  # times that ranks' layers are whole where this tells too little
 FAILED_WHOLE: Final = 10  # times that families are looked at of which not all are closed
+ROUNDINGS: Final = 16  # splits into whole layers that are tried where one is cut anywhere
+PASS: Final = 1e-8  # seconds of a processor, about, of a simulated pass
 AGAIN: Final = 4  # times that ways of what was found are added
 WAYS, WAYS_PASS = (
     0.003,
@@ -117,15 +119,23 @@ class Families:
         ]
 
     def raise_bounds(
-        self, bound: Array, target: float, effort: float, stopped: Callable[[], bool] = lambda: False
+        self,
+        bound: Array,
+        target: float,
+        effort: float,
+        closely: bool,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Array:
-        """What no split of each beats (n,), at most `target`, where `bound` is known before [s]."""
-        found = self._raised(bound[self.entry], target, self.effort + effort, stopped)
+        """What no split of each beats (n,), at most `target`, where `bound` is known before [s]. `closely`: of layers
+        that are whole, else they may be cut anywhere."""
+        found = self._raised(bound[self.entry], target, self.effort + effort, closely, stopped)
         least = np.full(self.number, np.inf)
         np.minimum.at(least, self.entry, found)
         return np.maximum(bound, least)
 
-    def _raised(self, bound: Array, target: float, end: float, stopped: Callable[[], bool]) -> Array:
+    def _raised(
+        self, bound: Array, target: float, end: float, closely: bool, stopped: Callable[[], bool]
+    ) -> Array:
         """The same, apart for every way to recompute."""
         found = bound.copy()
         open_ = [(group, group.rows[found[group.rows] < target]) for group in self.groups]
@@ -136,10 +146,12 @@ class Families:
                 return found
             recomputed = [self.recomputed[row] for row in rows.tolist()]
             own = profiles(self.model, self.table.take(rows), self.limit, target, recomputed)
-            least, near = self._relaxed(group.pipe, own, end)
+            least, near = self._relaxed(group.pipe, own, end, closely)
+            if self.known[group.pipe].split is None and (least < 1.0).any():
+                self._round(group.pipe, own.take(np.array([least.argmin()])), near)
             some.append(_Some(group.pipe, rows, own, least, near))
             found[rows] = np.maximum(found[rows], some[-1].bound(target))
-        for share in SHARES:
+        for share in SHARES if closely else ():
             for one in sorted(some, key=lambda one: float(found[one.rows].min())):
                 if self.effort >= end or stopped():
                     break
@@ -147,33 +159,49 @@ class Families:
                 found[one.rows] = np.maximum(found[one.rows], one.bound(target))
         return found
 
-    def _relaxed(self, pipe: Pipe, own: Profiles, end: float) -> tuple[Array, Array]:
+    def _relaxed(self, pipe: Pipe, own: Profiles, end: float, closely: bool) -> tuple[Array, Array]:
         """What no makespan of some profiles is below, as shares of what is allowed, where layers may be cut anywhere,
-        and a split near which that is."""
+        or those of ranks are whole, and a split near which that is."""
         if pipe not in self.known:
             self.known[pipe], spent = known_of(pipe, own.least())
             self.effort += spent
         kinds, near = Kinds(pipe, own), np.full(pipe.chunks, len(pipe.kinds) / pipe.chunks)
         least, told = np.where(own.allowed > 0, 0.0, np.inf), np.zeros(len(own), dtype=np.bool_)
         failed, relaxed = 0, None
-        while self.effort < end and failed < FAILED and (least[~told] < 1.0).any():
+        while self.effort < end and failed < (FAILED if closely else 1) and (least[~told] < 1.0).any():
             open_ = np.flatnonzero((least < 1.0) & ~told)
             chosen = open_[[least[open_].argmin()]]  # what bounds it may bound others as well
             before = relaxed.effort if relaxed else 0.0
             if relaxed is None or not relaxed.turn_to(own.take(chosen)):
                 relaxed, before = Relaxed(pipe, own.take(chosen), self.known[pipe], kinds), 0.0
             relaxed.solve()
-            told[chosen], own_least = True, relaxed.least
+            told[chosen], least[chosen] = True, np.maximum(least[chosen], relaxed.least)
             near = near if relaxed.split is None else relaxed.split
             if relaxed.prices is not None:
                 least = np.maximum(least, relaxed.prices.least(pipe, own, kinds))
-            if relaxed.prices is not None and relaxed.least < 1.0:
-                some = relaxed  # as it is now
-                boxes = whole_ranks(some, 1.0, lambda: self.effort + some.effort - before < end)
-                least, own_least = np.maximum(least, boxes.bound(pipe, own, kinds)), boxes.least
-            least[chosen], failed = np.maximum(least[chosen], own_least), failed + (own_least < 1.0)
+            if closely and relaxed.prices is not None and relaxed.least < 1.0:
+                boxes = whole_ranks(relaxed, 1.0, end - self.effort + before)
+                least = np.maximum(least, boxes.bound(pipe, own, kinds))
+                least[chosen] = np.maximum(least[chosen], boxes.least)
+            failed += bool(least[chosen][0] < 1.0)
             self.effort += relaxed.effort - before
         return least, near
+
+    def _round(self, pipe: Pipe, profile: Profiles, near: Array) -> None:
+        """Remember the fastest of some splits into whole layers near one whose layers are cut anywhere."""
+        kinds, layers = Kinds(pipe, profile), len(pipe.kinds)
+        edges = np.rint(np.cumsum(near) + np.linspace(-0.5, 0.5, ROUNDINGS)[:, None])
+        edges[:, -1] = layers
+        splits = np.diff(np.clip(edges, 0, layers), axis=1, prepend=0).astype(np.int64)
+        splits = np.unique(splits[(splits[:, 1:-1] >= pipe.fewest).all(axis=1)], axis=0)
+        if not len(splits):
+            return
+        none = np.zeros(pipe.chunks)
+        times = [times_of(pipe, profile, kinds, kinds.of_split(one).astype(float), none) for one in splits]
+        graph = schedule_graph(pipe.schedule, pipe.p, pipe.m, pipe.v)
+        found = makespans(graph, timed(np.concatenate(times, axis=1), profile.hops))
+        self.known[pipe].split = tuple(splits[found.argmin()].tolist())
+        self.effort += PASS * 2 * pipe.m * pipe.chunks * len(splits)
 
     def _whole(self, one: _Some, share: float, end: float) -> None:
         """See of which profiles no split into whole layers takes so small a share of what is allowed, and fits: twice

@@ -19,6 +19,8 @@ from planner.spec.config import Schedule
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
+ROUNDING = 1e-12  # of memory, in which sums in another order may differ
+
 
 @dataclass(frozen=True)
 class _Rank:
@@ -54,7 +56,7 @@ class Room:
         ranks, held, again = np.split(rows, [1, 1 + self.number], axis=1)
         contents = RankContents(ranks[:, 0], held.astype(float), again.astype(float))
         needed = rank_bytes(self.costs.model, with_recomputed(self.costs.config, stated), contents)
-        return np.asarray((needed <= self.limit)[inverse.ravel()])
+        return np.asarray((needed <= self.limit * (1 + ROUNDING))[inverse.ravel()])
 
     def needed(self, splits: NDArray[np.int64], stated: int, count: NDArray[np.int64]) -> Array:
         """Device memory of every rank of some splits where the chunks of each recompute their first `count` (p,) and

@@ -7,7 +7,6 @@ profiles of the pipeline. Left out: that the layers of every chunk are whole (`p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -23,7 +22,6 @@ from planner.solve.splits.relaxed import Prices, Relaxed, Sum
 Array = NDArray[np.float64]
 
 WHOLE: Final = 1e-5  # layers from a whole number that do not matter
-NODES: Final = 200  # linear programmes at most
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,14 @@ class Boxes:
         return np.asarray(np.min(each, axis=0))
 
 
-def whole_ranks(relaxed: Relaxed, enough: float, may_go_on: Callable[[], bool]) -> Boxes:
-    """Boxes of a programme that is solved, as long as some are below what would be `enough`."""
+def whole_ranks(relaxed: Relaxed, enough: float, effort: float) -> Boxes:
+    """Boxes of a programme that is solved, as long as some are below what would be `enough` and the programme's effort
+    is below so much."""
     assert relaxed.prices is not None, "it is solved"
     assert relaxed.layers is not None, "it is solved"
     number, root = count(), dict[Sum, tuple[int, int]]()
     waiting = [(relaxed.least, next(number), root, relaxed.prices, relaxed.layers)]
-    while waiting and waiting[0][0] < enough and next(number) < 3 * NODES and may_go_on():
+    while waiting and waiting[0][0] < enough and relaxed.effort < effort:
         least, _, box, prices, layers = heappop(waiting)
         cut = _cut(relaxed.pipe, layers)
         if cut is None:

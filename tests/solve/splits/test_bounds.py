@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from planner.cost.model import CostModel
+from planner.schedule.graph import schedule_graph
+from planner.schedule.simulate import makespans
 from planner.solve.splits.cases import Layout
 from planner.solve.splits.families import ADAPTIVE, CLOSED, Families, known_of
 from planner.solve.splits.layers import LayerCosts
-from planner.solve.splits.paths import Ways
+from planner.solve.splits.paths import Ways, timed
 from planner.solve.splits.pipe import Kinds, Pipe, lines_about_runs
 from planner.solve.splits.profiles import Profiles, Recomputed, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
 from planner.solve.splits.relaxed import Known, Relaxed, fullest, times_of
 from planner.solve.splits.split import fewest_inner, solve_split
+from planner.solve.splits.whole_ranks import whole_ranks
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from tests.solve.splits.test_split import every_layout, layouts, random_case
 
@@ -52,7 +56,9 @@ def test_no_layout_is_faster_than_the_bound_of_its_family(seed: int) -> None:
         for target in (0.9 * best, best, 1.1 * best):
             again = [(config.recompute_layers,)]
             families = Families(model, table, limit, again, lambda one: fewest_inner(model, one), {})
-            bound = families.raise_bounds(np.zeros(1), target, effort=5.0)
+            cut = families.raise_bounds(np.zeros(1), target, 5.0, closely=False)
+            bound = families.raise_bounds(np.zeros(1), target, 5.0, closely=True)
+            assert cut[0] <= bound[0] * (1 + 1e-9)
             assert bound[0] <= best * (1 + 1e-9)
             assert bound[0] <= target
 
@@ -65,7 +71,7 @@ def test_a_family_is_closed_below_the_best_of_its_members(seed: int) -> None:
     families = Families(
         model, ConfigTable.of([config]), np.inf, again, lambda one: fewest_inner(model, one), {}
     )
-    assert families.raise_bounds(np.zeros(1), 0.8 * best, effort=5.0)[0] == 0.8 * best
+    assert families.raise_bounds(np.zeros(1), 0.8 * best, 5.0, closely=True)[0] == 0.8 * best
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -87,6 +93,33 @@ def test_what_bounds_one_profile_bounds_others(seed: int) -> None:
     again = Relaxed(pipe, other, known, Kinds(pipe, other))
     again.solve(enough=np.inf)
     assert relaxed.prices.least(pipe, other, kinds)[0] <= again.least * (1 + 1e-6) + 1e-9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_boxes_of_one_profile_bound_whole_layers_of_others(seed: int) -> None:
+    model, config = stepped_case(seed)
+    time = solve_split(model, config, np.inf, effort=0.1).step_time
+    pipe, own = profile_of(model, config, np.inf, time)
+    own = replace(own, recomputed=np.zeros(1))
+    kinds, chance = Kinds(pipe, own), np.random.default_rng(seed)
+    known, _ = known_of(pipe, own)
+    relaxed = Relaxed(pipe, own, known, kinds)
+    relaxed.solve(enough=np.inf)
+    cut = relaxed.least
+    boxes = whole_ranks(relaxed, np.inf, 2.0)
+    assert boxes.least >= cut * (1 - 1e-9)
+    graph, none = schedule_graph(pipe.schedule, pipe.p, pipe.m, pipe.v), np.zeros(pipe.chunks)
+    every = [one for one in layouts(len(pipe.kinds), pipe.chunks) if min((*one[1:-1], 99)) >= pipe.fewest]
+    for spread in (0.0, 0.3):
+        scaled = {
+            name: getattr(own, name) * chance.uniform(1 - spread, 1 + spread, getattr(own, name).shape)
+            for name in ("passes", "ends", "hops")
+        }
+        other = replace(own, **scaled)
+        held = [kinds.of_split(np.array(one)).astype(float) for one in every]
+        times = np.concatenate([times_of(pipe, other, kinds, some, none) for some in held], axis=1)
+        fastest = float(makespans(graph, timed(times, other.hops)).min())
+        assert boxes.bound(pipe, other, kinds)[0] <= fastest * (1 + 1e-6) + 1e-9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -137,7 +170,7 @@ def test_no_layout_that_recomputes_everything_or_nothing_is_faster_than_the_boun
             families = Families(
                 model, ConfigTable.of([config]), limit, [(0, all_)], lambda one: fewest_inner(model, one), {}
             )
-            bound = families.raise_bounds(np.zeros(1), target, effort=5.0)
+            bound = families.raise_bounds(np.zeros(1), target, 5.0, closely=True)
             assert bound[0] <= best * (1 + 1e-9)
 
 
