@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from planner.campaign.run import checkpoint_sizes
 from planner.cost.model import CostModel
-from planner.spec.config import OFFLOAD_PARAMETERS, ConfigTable, ParallelConfig
+from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_PARAMETERS, ConfigTable, ParallelConfig, distinct
 from planner.spec.precision import RECIPES
 
 Array = NDArray[np.float64]
@@ -51,9 +51,11 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
     problem, cluster = model.problem, model.problem.cluster
     ranks = min(cluster.devices_per_node, cluster.num_devices)
     states, stored, activations = (np.zeros(len(table)) for _ in range(3))
-    rows = np.flatnonzero(table["offload"])
-    if len(rows):
-        asked = table.take(rows)
+    offloading = np.flatnonzero(table["offload"])
+    if len(offloading):
+        asked = _without_recomputation(table.take(offloading))
+        first, inverse = distinct(*asked.columns.values())
+        asked = asked.take(first)
         here, there = (_held(model, asked, asked["offload"] & ~mask) for mask in (7, 0))
         weights, optimizer, kept = (a - b for a, b in zip(here, there, strict=True))
         if (
@@ -68,12 +70,20 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
         )
         each = master + problem.stack.states.moment_bytes(problem.job.optimizer)
         gradients = HOST_GRADIENT * optimizer / each if each else np.zeros_like(optimizer)
-        states[rows] = ranks * (weights + optimizer + gradients).max(axis=1)
-        stored[rows] = ranks * (weights + optimizer).max(axis=1)
-        activations[rows] = ranks * kept.max(axis=1)
+        states[offloading] = ranks * (weights + optimizer + gradients).max(axis=1)[inverse]
+        stored[offloading] = ranks * (weights + optimizer).max(axis=1)[inverse]
+        activations[offloading] = ranks * kept.max(axis=1)[inverse]
     staged = problem.job.checkpoint_staged and problem.job.lora_rank is None
     whole = checkpoint_sizes(problem)[0] / cluster.num_nodes if staged else 0.0
     return HostUse(states, activations, np.maximum(whole - stored, 0.0))
+
+
+def _without_recomputation(table: ConfigTable) -> ConfigTable:
+    """Rows of which only states are offloaded as if they recomputed nothing, which is all the same to the host."""
+    kept = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+    names = ("recompute", "recompute_layers", "recompute_modules")
+    nothing = {name: np.where(kept, table[name], 0).astype(np.int32) for name in names}
+    return ConfigTable({**table.columns, **nothing})
 
 
 def _held(model: CostModel, table: ConfigTable, offload: NDArray[np.int32]) -> tuple[Array, Array, Array]:

@@ -40,8 +40,8 @@ MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 # of what splits get, that one of them gets before others have their turn
 SLICES: Final = (0.1, 0.3)
-TRIED, TRIED_EACH = 0.02, 1e-4  # of effort: one split for many configurations
-TRIED_SHAPES: Final = 8  # for whose configurations that is done at a time
+TRIED: Final = 0.03  # of effort: one split for some configurations
+TRIED_SHAPES, TRIED_ALIKE = 8, 16  # for how many shapes, and configurations of each, that is done at a time
 FIRST_LEFT: Final = 0.7  # of it, that is left for others
 EACH_LEFT: Final = 0.45  # the same, once one of every shape has had its share
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
@@ -157,13 +157,14 @@ class _Contest:
             known[pipe.p, pipe.v, pipe.m, int(pipe.schedule)] = one.split
         new = [(known.get(shape), alike) for shape, alike in shapes.items()]
         new = [(split, alike) for split, alike in new if split is not None and split not in self.tried]
-        for split, alike in new[:TRIED_SHAPES]:
+        for split, every in new[:TRIED_SHAPES]:
             assert split is not None, "left out"
             self.tried.add(split)
+            alike = every[:TRIED_ALIKE]
             table, dealt = ConfigTable.of([entry.config for entry in alike]), Dealt(split, (0,))
             other = dealt.of_model(self.model)
             cost = evaluate_exactly(other, table, self.simulator.dealt(other.layers))
-            spent += TRIED + TRIED_EACH * len(alike)
+            spent += TRIED
             faster = np.flatnonzero((cost.device_memory <= self.limit) & (cost.step_time < self.best))
             if len(faster):
                 entry = alike[int(faster[cost.step_time[faster].argmin()])]
