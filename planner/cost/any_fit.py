@@ -140,7 +140,7 @@ class _Ranks:
             edges=np.array([level.embedding[rows], level.head[rows]]),
             most=np.where(whole, np.inf, count.astype(float)),
             least=np.where(whole, 0.0, count // table["vpp"]),
-            flight=_in_flight_at_least(table).T,
+            flight=in_flight_at_least(table).T,
             last=np.where(np.isin(table["schedule"], FOLDED_SCHEDULES), 0.0, p - 1),
             tick=np.where(mirrored, np.inf, allowed_seconds(model, table, longest)[0] / m * (1 + ROUNDING)),
         )
@@ -231,7 +231,7 @@ class _Rank:
         return np.where(np.isfinite(first), balance + np.minimum(room, time), most)
 
 
-def _in_flight_at_least(table: ConfigTable) -> Array:
+def in_flight_at_least(table: ConfigTable) -> Array:
     """Micro-batches that every rank holds of any of its chunks, at its fullest, at the least (n, ranks) [1]."""
     schedule, rank = table["schedule"][:, None], np.arange(int(table["pp"].max()))[None, :].astype(float)
     p, v, m = (table[axis].astype(float)[:, None] for axis in ("pp", "vpp", "num_microbatches"))

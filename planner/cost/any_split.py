@@ -21,7 +21,7 @@ from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, Schedule
 Array = NDArray[np.float64]
 
 SLOWEST_TIMES = 8  # at which what the slowest stage hides is looked at
-HALVINGS = 30  # of an interval in which a makespan lies
+HALVINGS = 20  # of an interval in which a makespan lies
 _ROUNDING = 1.0 - 1e-9
 
 
@@ -34,33 +34,41 @@ def layers_by_kind(model: CostModel) -> Array:
     return layers
 
 
-def least_of_any_layout(
-    model: CostModel, table: ConfigTable, most: float, slowest: Array | float = 0.0
-) -> Array:
-    """A step time that no layout of a row's layers beats, `most` at the most (n,) [s], where the slowest rank takes
-    `slowest` for a micro-batch at least (n,) [s].
+def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Array:
+    """A step time that no layout of a row's layers beats, `most` at the most (n,) [s]; see `AnyLayout`."""
+    return AnyLayout(model, table, most).least() if len(table) else np.zeros(0)
+
+
+class AnyLayout:
+    """What no layout of a row's layers beats, `most` at the most [s].
 
     The makespan of the slowest stage's work (`_Work`) and what the rest of a step takes where that stage hides as much
     as its time allows: between two of some times of it at least the makespan of the one and the rest of the other.
     Ranks recompute `recompute_layers` each.
     """
-    if not len(table):
-        return np.zeros(0)
-    classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
-    work = _Work(model, table, level, most)
-    work.slowest = np.maximum(work.slowest, np.minimum(slowest, most / work.m))
-    pipelines = pipeline_level(model.layers, _of_one_chunk(table), level, classes)
-    hops = np.where(work.is_(Schedule.ONE_F_ONE_B, one_chunk=True), pipelines.hops[pipelines.of_row], 0.0)
-    rest = Rest(model, table, classes, level, pipelines)
-    highest = np.maximum(most / work.m, work.slowest * (1 + 1e-9))
-    share, least = (highest / work.slowest) ** (1 / SLOWEST_TIMES), np.full(len(table), np.inf)
-    for step in range(SLOWEST_TIMES):
-        low, high = work.slowest * share**step, work.slowest * share ** (step + 1)
-        least = np.minimum(least, work.makespan(low, high) + rest.beside(high))
-    least = least + hops
-    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
-    factor = _ROUNDING * measured_factor(model.problem, table)
-    return np.asarray(np.minimum(factor * (least + straggling(least, nodes, comm)), most))
+
+    def __init__(self, model: CostModel, table: ConfigTable, most: float) -> None:
+        self.model, self.most = model, most
+        classes, level = mean_classes(table["pp"], layers_by_kind(model)), layer_level(model.layers, table)
+        self.work = _Work(model, table, level, most)
+        pipelines = pipeline_level(model.layers, _of_one_chunk(table), level, classes)
+        queued = self.work.is_(Schedule.ONE_F_ONE_B, one_chunk=True)
+        self.hops = np.where(queued, pipelines.hops[pipelines.of_row], 0.0)
+        self.rest = Rest(model, table, classes, level, pipelines)
+        self.factor = _ROUNDING * measured_factor(model.problem, table)
+
+    def least(self, slowest: Array | float = 0.0) -> Array:
+        """A step time that none beats where the slowest rank takes `slowest` for a micro-batch at least (n,) [s]."""
+        most, work, least = self.most, self.work, np.full(len(self.hops), np.inf)
+        slowest = np.maximum(work.slowest, np.minimum(slowest, most / work.m))
+        highest = np.maximum(most / work.m, slowest * (1 + 1e-9))
+        share = (highest / slowest) ** (1 / SLOWEST_TIMES)
+        for step in range(SLOWEST_TIMES):
+            low, high = slowest * share**step, slowest * share ** (step + 1)
+            least = np.minimum(least, work.makespan(low, high) + self.rest.beside(high))
+        least = least + self.hops
+        nodes, comm = float(self.model.problem.cluster.num_nodes), self.model.problem.stack.communication
+        return np.asarray(np.minimum(self.factor * (least + straggling(least, nodes, comm)), most))
 
 
 def _of_one_chunk(table: ConfigTable) -> ConfigTable:

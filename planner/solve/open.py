@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.any_fit import least_slowest
-from planner.cost.any_split import least_of_any_layout
+from planner.cost.any_split import AnyLayout, least_of_any_layout
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.solve.dealing import Source
@@ -58,12 +58,12 @@ def open_counts(
 
 def _least(model: CostModel, table: ConfigTable, limit: float, best: float) -> NDArray[np.float64]:
     """A step time that no layout of some rows beats which fits, at most `best` (n,) [s]."""
-    least = least_of_any_layout(model, table, best)
-    open_ = np.flatnonzero(least < best)
-    some, slowest = table.take(open_), least_slowest(model, table.take(open_), limit, best)
-    bound = least_of_any_layout(model, some, best, slowest)
-    least[open_] = np.where(np.isfinite(slowest), bound, best)
-    return least
+    if not len(table):
+        return np.zeros(0)
+    any_layout, slowest = AnyLayout(model, table, best), np.zeros(len(table))
+    open_ = np.flatnonzero(any_layout.least() < best)
+    slowest[open_] = least_slowest(model, table.take(open_), limit, best)
+    return np.where(np.isfinite(slowest), any_layout.least(slowest), best)
 
 
 def open_configurations(model: CostModel, source: Source, limit: float, best: float) -> Open:

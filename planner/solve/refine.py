@@ -177,7 +177,7 @@ class _Contest:
     def see_families(self, effort: float, closely: bool, stopped: Callable[[], bool]) -> float:
         """Raise bounds of those alike together, closely by layers that are whole; the effort spent."""
         open_ = [entry for entry in self.entries if self.is_open(entry)]
-        if not open_ or not self.explicit or not np.isfinite(self.best):
+        if effort <= 0 or not open_ or not self.explicit or not np.isfinite(self.best):
             return 0.0
         table = ConfigTable.of([entry.config for entry in open_])
         choices = [tuple(entry.counts) for entry in open_]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.cost.any_fit import least_slowest
-from planner.cost.any_split import least_of_any_layout
+from planner.cost.any_split import AnyLayout, least_of_any_layout
 from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
 from planner.space.enumerate import enumerate_configs
@@ -59,7 +59,7 @@ def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
             assert least_of_any_layout(model, one, 1.05 * time)[0] <= time
             slowest = least_slowest(model, one, memory, time)
             assert np.isfinite(slowest[0])
-            assert least_of_any_layout(model, one, 1.05 * time, slowest)[0] <= time
+            assert AnyLayout(model, one, 1.05 * time).least(slowest)[0] <= time
 
 
 @pytest.mark.parametrize("name", STACKS)

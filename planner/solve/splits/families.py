@@ -24,6 +24,7 @@ from planner.solve.splits.paths import Shape, Ways, first_ways, number_tried, ti
 from planner.solve.splits.pipe import Kinds, Pipe
 from planner.solve.splits.profiles import Profiles, profiles, recomputed_of
 from planner.solve.splits.programme import Outcome, Programme
+from planner.solve.splits.rank_loads import alike, least_loads
 from planner.solve.splits.relaxed import Known, Relaxed, times_of
 from planner.solve.splits.whole_ranks import whole_ranks
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
@@ -137,7 +138,7 @@ class Families:
         self, bound: Array, target: float, end: float, closely: bool, stopped: Callable[[], bool]
     ) -> Array:
         """The same, apart for every way to recompute."""
-        found = bound.copy()
+        found = bound.copy() if closely else self._by_loads(bound, target)
         open_ = [(group, group.rows[found[group.rows] < target]) for group in self.groups]
         open_ = [(group, rows) for group, rows in open_ if len(rows)]
         some = list[_Some]()
@@ -157,6 +158,23 @@ class Families:
                     break
                 self._whole(one, share, end)
                 found[one.rows] = np.maximum(found[one.rows], one.bound(target))
+        return found
+
+    def _by_loads(self, bound: Array, target: float) -> Array:
+        """The same, of layers of several kinds rank by rank."""
+        kinds, found = tuple(self.model.problem.model.layer_kind_of), bound.copy()
+        open_ = np.flatnonzero(found < target)
+        if len(set(kinds)) < 2 or not len(open_):
+            return found
+        for some in alike(self.table.take(open_)):
+            rows = open_[some]
+            recomputed = [self.recomputed[row] for row in rows.tolist()]
+            table = self.table.take(rows)
+            own = profiles(self.model, table, self.limit, target, recomputed, with_hops=False)
+            least, effort = least_loads(kinds, table, own)
+            self.effort += effort
+            steps = own.step_time(np.minimum(least, 1.0))
+            found[rows] = np.maximum(found[rows], np.where(least < 1.0, np.minimum(steps, target), target))
         return found
 
     def _relaxed(self, pipe: Pipe, own: Profiles, end: float, closely: bool) -> tuple[Array, Array]:

@@ -104,13 +104,16 @@ def recomputed_of(choices: Collection[int], layers: int, ranks: int) -> list[Rec
 
 
 def profiles(
-    model: CostModel, table: ConfigTable, limit: float, target: float, recomputed: Sequence[Recomputed]
-) -> Profiles:
+    model: CostModel, table: ConfigTable, limit: float, target: float, recomputed: Sequence[Recomputed],
+    with_hops: bool = True,
+) -> Profiles:  # fmt: skip
     """Configurations that may take `target` a step [s] and `limit` of a device [bytes], whose chunks recompute so many
-    layers (n,)."""
+    layers (n,); of different pipelines only without messages."""
     allowed, beside, factor = allowed_seconds(model, table, target)
     passes, again, ends = _passes(model, table)
-    hops = np.array([hop_seconds(model.layers, table.row(i)) for i in range(len(table))])
+    hops = np.zeros((len(table), 0))
+    if with_hops:
+        hops = np.array([hop_seconds(model.layers, table.row(i)) for i in range(len(table))])
     share = 1.0 / np.maximum(allowed, NOTHING)
     memory = _memory(model, table, limit)
     found = Profiles(

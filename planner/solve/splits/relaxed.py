@@ -47,11 +47,12 @@ ROW, TERM = 5e-6, 1e-6  # the same of a row that is made, and of a term in it
 @dataclass
 class Known:
     """Ways through a pipeline that matter, and moments of its ranks' memory, `moments`: rank and micro-batches of each
-    of its chunks. `split`: one that is fast for some layers."""
+    of its chunks. `split`: one that is fast for some layers. `every`: no other ways matter."""
 
     ways: Ways
     moments: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     split: tuple[int, ...] | None = None
+    every: bool = False
 
     def also(self, ways: Ways) -> bool:
         """Further ways; whether any of them is new."""
@@ -368,6 +369,8 @@ class Relaxed:
     def _look_at(self, split: Array, again: Array, enough: float, makespan: float) -> bool:
         """Add the longest ways of a split, which takes at least `makespan`, and of some between it and the fastest
         known one; whether this is worth another round."""
+        if self.known.every:
+            return False
         own = times_of(self.pipe, self.profile, self.kinds, split, again)
         every = (
             [own]
