@@ -19,7 +19,7 @@ from planner.posed import Posed, Screened, pose
 from planner.request import Request, check_request, cost_model, each_stack
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
-from planner.solve.refine import OUTSIDE_EFFORT
+from planner.solve.refine import OUTSIDE_EFFORT, PASSING_EFFORT
 from planner.solve.splits.dealt import Dealt
 from planner.solve.splits.pipe import Pipe
 from planner.solve.splits.relaxed import Known
@@ -100,6 +100,7 @@ class _Planned:
 
     posed: Posed
     plan: Plan
+    passing: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -130,7 +131,7 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
         posed = found if math.isfinite(least) else [posed[0]]
     for one in posed if len(posed) > 1 else ():
         asked = replace(_in_time(one.request, watch), thorough=False, front=False, seek_batch=False)
-        planned.append(_Planned(one, plan_of(asked, one)))
+        planned.append(_Planned(one, plan_of(asked, one), passing=True))
         if watch.stopped() or _ending(planned[-1].plan) is Ending.INTERRUPTED:
             break
     first = min(planned, key=lambda one: _rank(one.plan, request), default=None)
@@ -167,9 +168,14 @@ def _told(
     request: Request, base: Problem, best: _Planned, others: Sequence[_Planned], screened: Sequence[Screened]
 ) -> Plan:
     """The plan with what the others found in it, and with what was turned on, held and not taken."""
-    plans = [_active(one, base) for one in (best, *others)]
+    plans = [_active(best, base)]
+    plans += [_unbound(_active(one, base)) if one.passing else _active(one, base) for one in others]
     names = {one.problem.stack.name: plan for one, plan in zip((best, *others), plans, strict=True)}
-    plan = _with_screened(_merged(plans[0], plans[1:], request), (best, *others), screened)
+    merged, looked_at = (
+        _merged(plans[0], plans[1:], request),
+        [best, *(one for one in others if not one.passing)],
+    )
+    plan = _with_screened(merged, (best, *others), looked_at, screened)
     if plan.found and Objective(request.objective) is Objective.STEP_TIME:
         times = {
             one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)
@@ -192,11 +198,28 @@ def _told(
     return plan.model_copy(update={"search": plan.search.model_copy(update={"certificate": certificate})})
 
 
-def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[Screened]) -> Plan:
-    """The plan with the counts of members that were searched alone, and what their layouts could bring."""
-    searched = [one for one in screened if not any(one.posed is other.posed for other in planned)]
+def _unbound(plan: Plan) -> Plan:
+    """A plan without a bound of layouts, most of which it did not look at."""
     certificate = plan.search.certificate
-    if not searched or certificate is None:
+    if certificate is None:
+        return plan
+    update = {
+        "certificate": certificate.model_copy(
+            update={"bound": None, "gap": None, "outside": 0, "outside_bound": None}
+        )
+    }
+    return plan.model_copy(update={"search": plan.search.model_copy(update=update)})
+
+
+def _with_screened(
+    plan: Plan, planned: Sequence[_Planned], looked_at: Sequence[_Planned], screened: Sequence[Screened]
+) -> Plan:
+    """The plan with the counts of members that were not `planned`, and what layouts could bring of those at whose
+    layouts nobody `looked_at`."""
+    searched = [one for one in screened if not any(one.posed is other.posed for other in planned)]
+    unknown = [one for one in screened if not any(one.posed is other.posed for other in looked_at)]
+    certificate = plan.search.certificate
+    if not unknown or certificate is None:
         return plan
     spaces = [(one.posed.space.total, one.found) for one in searched]
     added = {
@@ -225,15 +248,16 @@ def _with_screened(plan: Plan, planned: Sequence[_Planned], screened: Sequence[S
     update = {name: getattr(plan.search, name) + more for name, more in added.items()}
     if plan.choices and certificate.best is not None:
         outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
-        left, known = OUTSIDE_EFFORT * searched[0].posed.request.effort, dict[Pipe, Known]()
-        for one in searched:
+        request, known = unknown[0].posed.request, dict[Pipe, Known]()
+        left = request.effort * (OUTSIDE_EFFORT if request.thorough else PASSING_EFFORT)
+        for one in unknown:
             other, spent = one.posed.outside(certificate.best, left, known)
             outside, left = outside.beside(other), left - spent
         proven |= {"outside": outside.configurations}
         if math.isfinite(outside.bound):
             proven["outside_bound"] = outside.bound
         if certificate.bound is not None:
-            bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in searched))
+            bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in unknown))
             proven |= {"bound": bound, "gap": (certificate.best - bound) / certificate.best}
     counts = {**update, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)}
     search = plan.search.model_copy(update={**counts, "certificate": certificate.model_copy(update=proven)})
