@@ -21,8 +21,6 @@ from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.solve.refine import OUTSIDE_EFFORT, PASSING_EFFORT
 from planner.solve.splits.dealt import Dealt
-from planner.solve.splits.pipe import Pipe
-from planner.solve.splits.relaxed import Known
 from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
 from planner.space.held_fixed import held, with_gains
 from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
@@ -118,7 +116,10 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
     posed, screened, planned = [base], list[Screened](), list[_Planned]()
     if len(tried) > 1 or options[0] != request.options:
         posed = [
-            base if some == request.options else pose(replace(request, options=some)) for some in options
+            base
+            if some == request.options
+            else replace(pose(replace(request, options=some)), known=base.known)
+            for some in options
         ]
     if len(posed) > 1 and by_time:
         for one in posed:
@@ -143,7 +144,7 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
     others = [one for one in planned if one.posed is not best.posed]
     kept = _gaining(best, base.problem) if by_time and best.plan.found and not watch.stopped() else None
     if kept is not None:
-        fewer = pose(replace(request, options=(*request.options, *kept)))
+        fewer = replace(pose(replace(request, options=(*request.options, *kept))), known=base.known)
         pair = best, _Planned(fewer, plan_of(_in_time(fewer.request, watch), fewer))
         best, other = sorted(pair, key=lambda one: _rank(one.plan, request))
         others.append(other)
@@ -248,10 +249,10 @@ def _with_screened(
     update = {name: getattr(plan.search, name) + more for name, more in added.items()}
     if plan.choices and certificate.best is not None:
         outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
-        request, known = unknown[0].posed.request, dict[Pipe, Known]()
+        request = unknown[0].posed.request
         left = request.effort * (OUTSIDE_EFFORT if request.thorough else PASSING_EFFORT)
         for one in unknown:
-            other, spent = one.posed.outside(certificate.best, left, known)
+            other, spent = one.posed.outside(certificate.best, left)
             outside, left = outside.beside(other), left - spent
         proven |= {"outside": outside.configurations}
         if math.isfinite(outside.bound):

@@ -136,6 +136,7 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
             request.effort * (EFFORT if request.thorough else PASSING_EFFORT),
             (lambda best: open_configurations(model, source, allowed, min(best, LONGEST)))
             if request.thorough else None,
+            posed.known,
         )  # fmt: skip
         splits = _plainest_first(splits, problem)
         kept = () if len(space.axes.graphs) > 1 else ("cuda_graph_impl",)

@@ -6,7 +6,7 @@ Left out: what a search makes of it (`plan.py`, `over_members.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +34,8 @@ from planner.spec.verdict import MemoryRoom
 
 @dataclass(frozen=True, eq=False)
 class Posed:
-    """`assumed`: what nobody said. `room`: what a peak is judged by."""
+    """`assumed`: what nobody said. `room`: what a peak is judged by. `known`: of pipelines, which may be of others as
+    well."""
 
     request: Request
     problem: Problem
@@ -43,6 +44,7 @@ class Posed:
     model: CostModel
     simulator: PipelineSimulator
     room: MemoryRoom
+    known: dict[Pipe, Known] = field(default_factory=dict)
 
     @cached_property
     def source(self) -> Source:
@@ -65,13 +67,13 @@ class Posed:
         time = float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
         return Screened(self, found, time, allowed)
 
-    def outside(self, best: float, effort: float, known: dict[Pipe, Known]) -> tuple[Outside, float]:
+    def outside(self, best: float, effort: float) -> tuple[Outside, float]:
         """Configurations that may take less than `best` [s] under a layout of their own, and what of an effort it took
-        to tell; `known`: of pipelines, which may be of others as well."""
+        to tell."""
         if not explicit_splits(self.problem.stack.framework):
             return Outside(0, np.inf), 0.0
         further = open_configurations(self.model, self.source, self.allowed, best)
-        return outside_of(self.model, self.simulator, self.allowed, further, best, effort, known)
+        return outside_of(self.model, self.simulator, self.allowed, further, best, effort, self.known)
 
 
 @dataclass(frozen=True, eq=False)

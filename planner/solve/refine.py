@@ -177,7 +177,7 @@ class _Contest:
     def see_families(self, effort: float, closely: bool, stopped: Callable[[], bool]) -> float:
         """Raise bounds of those alike together, closely by layers that are whole; the effort spent."""
         open_ = [entry for entry in self.entries if self.is_open(entry)]
-        if effort <= 0 or not open_ or not self.explicit or not np.isfinite(self.best):
+        if not open_ or not self.explicit or not np.isfinite(self.best):
             return 0.0
         table = ConfigTable.of([entry.config for entry in open_])
         choices = [tuple(entry.counts) for entry in open_]
@@ -233,17 +233,18 @@ def solve_splits(
     stopped: Callable[[], bool] = lambda: False,
     choices: Callable[[ParallelConfig], Sequence[int]] = lambda config: (config.recompute_layers,),
     effort: float = EFFORT, others: Callable[[float], Open] | None = None,
+    known: dict[Pipe, Known] | None = None,
 ) -> SplitsSolved:  # fmt: skip
     """Solve the splits of finalists (fastest first) as far as they could overtake the best, and of others.
 
     `explicit`: the framework can be told a split; else one is only compared with its own, never taken. `choices`:
     numbers of layers that the ranks of a configuration may recompute. `effort`: of solvers for all of them, as
     `EFFORT`; with less, what no launcher can be told is not solved. `others`: further configurations that may take less
-    than a step time under a layout of their own.
+    than a step time under a layout of their own. `known`: of pipelines, which may be of others as well.
     """
     rows = [found.best.row(i) for i in range(len(found.best))]
     own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
-    contest = _Contest(model, simulator, limit, explicit)
+    contest = _Contest(model, simulator, limit, explicit, known)
     counts: list[Counts] = [dict.fromkeys(choices(row), 0.0) if row.pp > 1 else {} for row in rows]
     if explicit and rows:
         piped = [i for i, row in enumerate(rows) if row.pp > 1]
@@ -277,13 +278,15 @@ def solve_splits(
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
     left = each_a_share(_of_each_shape(behind)[:FIRST], FIRST_LEFT, left)
     left -= contest.try_known_splits()
-    left -= contest.see_families(FAMILIES * left, False, stopped)
+    if left > 0:
+        left -= contest.see_families(FAMILIES * left, False, stopped)
     left -= contest.try_known_splits()
     open_ = (entry for entry in contest.entries if contest.is_open(entry))
     of_shapes = _first_of_shapes(sorted(open_, key=lambda entry: entry.bound))
     left = each_a_share(of_shapes, EACH_LEFT, left)
     left -= contest.try_known_splits()
-    left -= contest.see_families(FAMILIES * left, True, stopped)
+    if left > 0:
+        left -= contest.see_families(FAMILIES * left, True, stopped)
     _by_turns(contest, left, effort, finalists[:1], stopped)
     return _solved(contest, finalists, effort, stopped)
 

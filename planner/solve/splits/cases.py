@@ -127,9 +127,11 @@ class Layout:
             return 0.0
         profile, (known, spent) = self._profile(target, way), self.ways()
         relaxed = Relaxed(self.pipe, profile, known, Kinds(self.pipe, profile))
-        least, split = relaxed.solve(), relaxed.split
-        if least < 1.0 and relaxed.prices is not None:
-            least, relaxed.split = whole_ranks(relaxed, 1.0, WHOLE_RANKS).least, split
+        least = float(known.least(self.pipe, profile, relaxed.kinds)[0])
+        if least < 1.0:
+            least, split = max(relaxed.solve(), least), relaxed.split
+            if least < 1.0 and relaxed.prices is not None:
+                least, relaxed.split = max(whole_ranks(relaxed, 1.0, WHOLE_RANKS).least, least), split
         bound = target if least >= 1.0 else self.step_of(least * float(profile.allowed[0]), target)
         spent += relaxed.effort
         if bound < target and way.most:  # several cases at once

@@ -137,14 +137,16 @@ class Families:
     def _raised(
         self, bound: Array, target: float, end: float, closely: bool, stopped: Callable[[], bool]
     ) -> Array:
-        """The same, apart for every way to recompute."""
-        found = bound.copy() if closely else self._by_loads(bound, target)
+        """The same, apart for every way to recompute; what is known of a pipeline is asked without effort."""
+        found = bound.copy() if closely or self.effort >= end else self._by_loads(bound, target)
         open_ = [(group, group.rows[found[group.rows] < target]) for group in self.groups]
         open_ = [(group, rows) for group, rows in open_ if len(rows)]
         some = list[_Some]()
         for group, rows in sorted(open_, key=lambda one: float(found[one[1]].min())):
-            if self.effort >= end or stopped():
+            if stopped():
                 return found
+            if self.effort >= end and not (group.pipe in self.known and self.known[group.pipe].bounds):
+                continue
             recomputed = [self.recomputed[row] for row in rows.tolist()]
             own = profiles(self.model, self.table.take(rows), self.limit, target, recomputed)
             least, near = self._relaxed(group.pipe, own, end, closely)
@@ -184,23 +186,25 @@ class Families:
             self.known[pipe], spent = known_of(pipe, own.least())
             self.effort += spent
         kinds, near = Kinds(pipe, own), np.full(pipe.chunks, len(pipe.kinds) / pipe.chunks)
-        least, told = np.where(own.allowed > 0, 0.0, np.inf), np.zeros(len(own), dtype=np.bool_)
+        known, told = self.known[pipe], np.zeros(len(own), dtype=np.bool_)
+        least = np.where(own.allowed > 0, known.least(pipe, own, kinds), np.inf)
         failed, relaxed = 0, None
         while self.effort < end and failed < (FAILED if closely else 1) and (least[~told] < 1.0).any():
             open_ = np.flatnonzero((least < 1.0) & ~told)
             chosen = open_[[least[open_].argmin()]]  # what bounds it may bound others as well
             before = relaxed.effort if relaxed else 0.0
             if relaxed is None or not relaxed.turn_to(own.take(chosen)):
-                relaxed, before = Relaxed(pipe, own.take(chosen), self.known[pipe], kinds), 0.0
+                relaxed, before = Relaxed(pipe, own.take(chosen), known, kinds), 0.0
             relaxed.solve()
             told[chosen], least[chosen] = True, np.maximum(least[chosen], relaxed.least)
             near = near if relaxed.split is None else relaxed.split
             if relaxed.prices is not None:
-                least = np.maximum(least, relaxed.prices.least(pipe, own, kinds))
-            if closely and relaxed.prices is not None and relaxed.least < 1.0:
-                boxes = whole_ranks(relaxed, 1.0, end - self.effort + before)
-                least = np.maximum(least, boxes.bound(pipe, own, kinds))
-                least[chosen] = np.maximum(least[chosen], boxes.least)
+                known.remember(kinds, (relaxed.prices,))
+                if closely and relaxed.least < 1.0:
+                    boxes = whole_ranks(relaxed, 1.0, end - self.effort + before)
+                    known.remember(kinds, boxes.prices)
+                    least[chosen] = np.maximum(least[chosen], boxes.least)
+                least = np.maximum(least, known.least(pipe, own, kinds))
             failed += bool(least[chosen][0] < 1.0)
             self.effort += relaxed.effort - before
         return least, near

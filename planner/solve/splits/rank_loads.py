@@ -68,9 +68,9 @@ def least_loads(kinds_of: tuple[int, ...], table: ConfigTable, own: Profiles) ->
         relaxed.solve()
         told[chosen] = True
         if relaxed.prices is not None:
-            least = np.maximum(least, relaxed.prices.least(pipe, own, kinds))
+            known.remember(kinds, (relaxed.prices,))
             if relaxed.least < 1.0:
-                boxes = whole_ranks(relaxed, 1.0, relaxed.effort + EACH)
-                least = np.maximum(least, boxes.bound(pipe, own, kinds))
+                known.remember(kinds, whole_ranks(relaxed, 1.0, relaxed.effort + EACH).prices)
+            least = np.maximum(least, known.least(pipe, own, kinds))
         effort += relaxed.effort
     return least, effort

@@ -32,6 +32,7 @@ CLOSE: Final = 2e-4  # of the makespan that a round is worth, of those of four
 # the evenest says most
 EVEN: Final = (1e-3, 0.0)
 BETWEEN: Final = (0.1, 0.4)  # of the way from the fastest split known to the programme's
+REMEMBERED: Final = 12  # of a pipeline's bounds
 ROUNDING: Final = 1e-7
 LEAST: Final = 1e-12  # that a pass takes
 SHAPED: Final = 1e-6  # layers more than neighbours hold, that do not matter
@@ -47,18 +48,33 @@ ROW, TERM = 5e-6, 1e-6  # the same of a row that is made, and of a term in it
 @dataclass
 class Known:
     """Ways through a pipeline that matter, and moments of its ranks' memory, `moments`: rank and micro-batches of each
-    of its chunks. `split`: one that is fast for some layers. `every`: no other ways matter."""
+    of its chunks. `split`: one that is fast for some layers. `every`: no other ways matter. `bounds`: by the kinds that
+    are told apart, prices of some boxes in one of which every split lies, the last ones found."""
 
     ways: Ways
     moments: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     split: tuple[int, ...] | None = None
     every: bool = False
+    bounds: dict[tuple[int, ...], list[tuple[Prices, ...]]] = field(default_factory=dict)
 
     def also(self, ways: Ways) -> bool:
         """Further ways; whether any of them is new."""
         before = len(self.ways.passes)
         self.ways = self.ways.and_also(ways)
         return len(self.ways.passes) > before
+
+    def remember(self, kinds: Kinds, prices: tuple[Prices, ...]) -> None:
+        """Keep prices, and forget others."""
+        kept = self.bounds.setdefault(tuple(kinds.first), [])
+        kept[:] = [*kept, prices][-REMEMBERED:]
+
+    def least(self, pipe: Pipe, own: Profiles, kinds: Kinds) -> Array:
+        """Makespans that no splits of some profiles beat, as far as is known (n,)."""
+        found = np.zeros(len(own))
+        for some in self.bounds.get(tuple(kinds.first), ()):
+            each = [prices.least(pipe, own, kinds) for prices in some]
+            found = np.maximum(found, np.min(each, axis=0) if each else np.inf)
+        return found
 
     def also_at(self, rank: int, held: Array) -> bool:
         """A further moment; whether it is new."""

@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.solve.splits.pipe import Kinds, Pipe
-from planner.solve.splits.profiles import Profiles
+from planner.solve.splits.pipe import Pipe
 from planner.solve.splits.relaxed import Prices, Relaxed, Sum
 
 Array = NDArray[np.float64]
@@ -31,13 +30,6 @@ class Boxes:
 
     prices: tuple[Prices, ...]
     least: float
-
-    def bound(self, pipe: Pipe, own: Profiles, kinds: Kinds) -> Array:
-        """Makespans that no splits of some profiles beat, as a share of what is allowed (n,)."""
-        if not self.prices:
-            return np.full(len(own), np.inf)
-        each = [prices.least(pipe, own, kinds) for prices in self.prices]
-        return np.asarray(np.min(each, axis=0))
 
 
 def whole_ranks(relaxed: Relaxed, enough: float, effort: float) -> Boxes:
