@@ -23,8 +23,8 @@ from planner.reasons import confidence_of
 from planner.recommend import TOLD_APART, Pick, Setting, recommend
 from planner.request import cost_model
 from planner.rivals import balanced_lead
+from planner.solve.layouts import SplitsSolved
 from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
-from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Removed, Space
 from planner.space.framework_rules import all_rules_for

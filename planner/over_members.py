@@ -17,9 +17,9 @@ from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
 from planner.posed import Posed, Screened, pose
 from planner.request import Request, check_request, cost_model, each_stack
+from planner.solve.layouts import OUTSIDE_EFFORT, PASSING_EFFORT
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
-from planner.solve.refine import OUTSIDE_EFFORT, PASSING_EFFORT
 from planner.solve.splits.dealt import Dealt
 from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
 from planner.space.held_fixed import held, with_gains

@@ -30,20 +30,16 @@ from planner.over_members import plan_over_members
 from planner.posed import Posed
 from planner.request import Request, cost_model, resolve
 from planner.solve.kept import Front
+from planner.solve.layouts import EFFORT, PASSING_EFFORT, PASSING_FINALISTS, SplitsSolved, solve_splits
 from planner.solve.open import open_configurations
 from planner.solve.pareto import REACH, ParetoFront, pareto_front
 from planner.solve.refine import (
-    EFFORT,
     FINALISTS,
     LISTED,
-    PASSING_EFFORT,
-    PASSING_FINALISTS,
     PASSING_SIMULATED,
     SIMULATED,
-    SplitsSolved,
     listed_once,
     refine,
-    solve_splits,
     worth_listing,
 )
 from planner.solve.relax import (

@@ -17,9 +17,9 @@ from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.frameworks import explicit_splits
 from planner.request import Request, cost_model, resolve
 from planner.solve.dealing import Source
+from planner.solve.layouts import outside_of
 from planner.solve.open import open_configurations
 from planner.solve.outside import Outside
-from planner.solve.refine import outside_of
 from planner.solve.relax import legal_batches
 from planner.solve.search import SearchResult, search
 from planner.solve.splits.pipe import Pipe

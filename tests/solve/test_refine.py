@@ -10,7 +10,7 @@ import pytest
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.plan import make_plan
 from planner.request import Request
-from planner.solve.refine import FINALISTS, LISTED, _ranked, refine, worth_listing
+from planner.solve.refine import FINALISTS, LISTED, ranked, refine, worth_listing
 from planner.solve.search import SearchResult, search
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
@@ -60,9 +60,9 @@ def test_a_default_of_the_framework_stands_before_those_that_tie_with_it() -> No
     other = replace(plain, tp=4)
     table = ConfigTable.of([plain, other, graphs])
     preferred = np.array([2, 0, 1])  # rows: the one with graphs
-    assert _ranked(table, np.array([1.0, 1.00002, 1.00008]), preferred).tolist() == [2, 0, 1]
-    assert _ranked(table, np.array([1.0, 1.0001, 1.0002]), preferred).tolist() == [0, 1, 2]
-    assert _ranked(table, np.ones(3), np.array([1, 0, 2])).tolist() == [1, 0, 2]
+    assert ranked(table, np.array([1.0, 1.00002, 1.00008]), preferred).tolist() == [2, 0, 1]
+    assert ranked(table, np.array([1.0, 1.0001, 1.0002]), preferred).tolist() == [0, 1, 2]
+    assert ranked(table, np.ones(3), np.array([1, 0, 2])).tolist() == [1, 0, 2]
 
 
 def test_a_shorter_list_is_the_start_of_a_longer() -> None:
