@@ -150,13 +150,15 @@ class _Work:
 
         1F1B: the slowest stage is reached by one micro-batch's way through all stages and left by another's, between
         which it does the others' work, m - p of them if it is the first: 2 W + (m - p - 1) T. GPipe: forwards, then
-        backwards, of the slowest after one through the others. Interleaved: see `_through_waves`.
+        backwards, of the slowest after one through the others. Interleaved: see `_through_waves`. Where weight
+        gradients are not put off, one micro-batch goes through all of them in a row.
         """
         p, m, total = self.p, self.m, self.total
-        plain = m * low
+        in_a_row = np.isin(self.schedule, (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE))
+        plain = np.maximum(m * low, np.where(in_a_row, total, 0.0))
         ways = 2.0 * total + np.where(m > p, (m - p - 1.0) * low, (m - p - 1.0) * high)
         queued = self.is_(Schedule.ONE_F_ONE_B, one_chunk=True)
-        found = np.where(queued, np.maximum(np.maximum(plain, ways), total), plain)
+        found = np.where(queued, np.maximum(plain, ways), plain)
         gpipe = self.is_(Schedule.GPIPE, one_chunk=True)
         found = np.where(gpipe, np.maximum(plain, total + (m - 1.0) * low), found)
         waves = self.is_(Schedule.INTERLEAVED, one_chunk=False)

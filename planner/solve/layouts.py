@@ -40,6 +40,7 @@ FAMILIES: Final = 0.6  # of it, that those alike get together at most
 FIRST, FIRST_SLICE = 4, 0.02  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.004  # of effort: simple splits and bounds of one that was not a finalist
 OUTSIDE_EFFORT = 2.0  # the same, of those under all of a stack's options that nobody searches whole
+ROUNDS, WIDE = 3, 0.01  # times that all of it is spent at most, while the gap is so wide
 EFFORT = 2.0  # seconds of a processor, about, for the splits of all configurations
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
@@ -91,6 +92,12 @@ class _Contest:
     def is_open(self, entry: _Entry) -> bool:
         """May a split of it be faster than the best?"""
         return not entry.done and entry.bound < self.best * (1 - TOLERANCE)
+
+    @property
+    def gap(self) -> float:
+        """How much faster than the best a split may be that nobody knows [1]."""
+        bounds = [entry.bound for entry in self.entries if entry.bound < self.best]
+        return 1.0 - min(bounds, default=self.best) / self.best if np.isfinite(self.best) else 0.0
 
     def begin(self, entry: _Entry) -> None:
         """Cost the stack's own split and bound the others, if that is not done."""
@@ -228,54 +235,71 @@ def solve_splits(
     for entry in finalists:
         if contest.is_open(entry) and not stopped():
             contest.begin(entry)
-
-    def each_a_share(entries: Iterable[_Entry], least: float, left: float) -> float:
-        """What is left when each had a share of the effort, as long as more than `least` of it is left."""
-        for entry in entries:
-            if contest.is_open(entry) and left > least * effort and not stopped():
-                contest.begin(entry)
-                left -= BEGINNING + contest.advance(entry, FIRST_SLICE * effort, entry in finalists[:1])
-        return left
-
     # the fastest first, some effort for each: what they find saves others the work
-    ranked = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
-    left = each_a_share(ranked[:FIRST], FIRST_LEFT, effort)
+    shares = _Shares(contest, effort, finalists[:1], stopped)
+    fastest = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
+    left = shares.to_each(fastest[:FIRST], FIRST_LEFT, effort)
     if others is not None and explicit and not stopped():
         contest.add_open(others(contest.best), {like(row) for row in rows})
     # what others find saves more: those of the least bounds
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
-    left = each_a_share(_of_each_shape(behind)[:FIRST], FIRST_LEFT, left)
+    left = shares.to_each(_of_each_shape(behind)[:FIRST], FIRST_LEFT, left)
     left -= contest.try_known_splits()
-    if left > 0:
-        left -= contest.see_families(FAMILIES * left, False, stopped)
-    left -= contest.try_known_splits()
-    open_ = (entry for entry in contest.entries if contest.is_open(entry))
-    of_shapes = _first_of_shapes(sorted(open_, key=lambda entry: entry.bound))
-    left = each_a_share(of_shapes, EACH_LEFT, left)
-    left -= contest.try_known_splits()
-    if left > 0:
-        left -= contest.see_families(FAMILIES * left, True, stopped)
-    _by_turns(contest, left, effort, finalists[:1], stopped)
+    for _ in range(ROUNDS):
+        left = shares.to_alike(left) if left > 0 else left
+        shares.by_turns(left)
+        if others is None or contest.gap <= WIDE or stopped():
+            break
+        left = effort
     return _solved(contest, finalists, effort, stopped)
 
 
-def _by_turns(
-    contest: _Contest, left: float, effort: float, first: Sequence[_Entry], stopped: Callable[[], bool]
-) -> float:
-    """Spend what is `left` of an effort on the least bounds, each in its turn; what is left then."""
-    while left > 0 and not stopped():
-        open_ = [entry for entry in contest.entries if contest.is_open(entry)]
-        if not open_:
-            break
-        following = min(open_, key=lambda entry: (entry.turns, entry.bound))
-        if following.search is None:
-            contest.begin(following)
-            left -= BEGINNING
-            continue
-        share = SLICES[min(following.turns, len(SLICES) - 1)]
-        following.turns += 1
-        left -= contest.advance(following, min(left, share * effort), following in first)
-    return left
+@dataclass(frozen=True)
+class _Shares:
+    """How an effort is shared among the configurations of a contest; `first`: the one whose best split is shown."""
+
+    contest: _Contest
+    effort: float
+    first: Sequence[_Entry]
+    stopped: Callable[[], bool]
+
+    def to_each(self, entries: Iterable[_Entry], least: float, left: float) -> float:
+        """What is left when each had some, as long as more than a share `least` of it was left."""
+        for entry in entries:
+            if self.contest.is_open(entry) and left > least * self.effort and not self.stopped():
+                self.contest.begin(entry)
+                left -= BEGINNING + self.contest.advance(
+                    entry, FIRST_SLICE * self.effort, entry in self.first
+                )
+        return left
+
+    def to_alike(self, left: float) -> float:
+        """What is left when those alike were bounded together, and one of every shape was tried."""
+        contest = self.contest
+        left -= contest.see_families(FAMILIES * left, False, self.stopped)
+        left -= contest.try_known_splits()
+        open_ = (entry for entry in contest.entries if contest.is_open(entry))
+        of_shapes = _first_of_shapes(sorted(open_, key=lambda entry: entry.bound))
+        left = self.to_each(of_shapes, EACH_LEFT, left)
+        left -= contest.try_known_splits()
+        return left - contest.see_families(FAMILIES * left, True, self.stopped) if left > 0 else left
+
+    def by_turns(self, left: float) -> float:
+        """What is left when the least bounds had all of it, each in its turn."""
+        contest = self.contest
+        while left > 0 and not self.stopped():
+            open_ = [entry for entry in contest.entries if contest.is_open(entry)]
+            if not open_:
+                break
+            following = min(open_, key=lambda entry: (entry.turns, entry.bound))
+            if following.search is None:
+                contest.begin(following)
+                left -= BEGINNING
+                continue
+            share = SLICES[min(following.turns, len(SLICES) - 1)]
+            following.turns += 1
+            left -= contest.advance(following, min(left, share * self.effort), following in self.first)
+        return left
 
 
 def outside_of(
@@ -289,7 +313,7 @@ def outside_of(
     contest.add_open(further)
     left = effort - contest.see_families(FAMILIES * effort, False, stopped)
     left -= contest.see_families(FAMILIES * left, True, stopped)
-    left = _by_turns(contest, left, effort, (), stopped)
+    left = _Shares(contest, effort, (), stopped).by_turns(left)
     open_ = [entry.bound for entry in contest.entries if entry.bound < best * (1 - TOLERANCE)]
     return Outside(len(open_), min(open_, default=np.inf)), effort - left
 
