@@ -21,7 +21,7 @@ from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, Schedule
 Array = NDArray[np.float64]
 
 SLOWEST_TIMES = 8  # at which what the slowest stage hides is looked at
-HALVINGS = 20  # of an interval in which a makespan lies
+HALVINGS = 8  # of the layer by which the slowest stage may be slower than the mean
 _ROUNDING = 1.0 - 1e-9
 
 
@@ -129,7 +129,9 @@ class _Work:
         at = rows[first]
         before = np.cumsum(self.of_layer[:, at][list(kind_of)], axis=0).T
         before, p = np.concatenate([np.zeros((len(at), 1)), before], axis=1), self.p[at]
-        low, high = self.slowest[at], self.total[at]
+        # with one layer more than its share of all a rank lets all layers in
+        most = self.of_layer[list(set(kind_of))][:, at].max(axis=0) + np.maximum(*self.ends)[at]
+        low, high = self.slowest[at], np.minimum(self.slowest[at] + most, self.total[at])
         for _ in range(HALVINGS):
             middle, done = (low + high) / 2, np.zeros(len(at))
             for rank in range(int(p.max())):

@@ -39,9 +39,9 @@ EACH_LEFT: Final = 0.45  # the same, once one of every shape has had its share
 FAMILIES: Final = 0.6  # of it, that those alike get together at most
 FIRST, FIRST_SLICE = 4, 0.02  # the fastest of them, of which each has such a share of it first
 BEGINNING = 0.004  # of effort: simple splits and bounds of one that was not a finalist
-OUTSIDE_EFFORT = 2.0  # the same, of those under all of a stack's options that nobody searches whole
+OUTSIDE_EFFORT = 1.0  # the same, of those under all of a stack's options that nobody searches whole
 # times that all of it is spent at most, while the gap is so wide and becomes that much narrower
-ROUNDS, WIDE, NARROWED = 3, 0.01, 0.85
+ROUNDS, WIDE, NARROWED = 2, 0.01, 0.85
 EFFORT = 2.0  # seconds of a processor, about, for the splits of all configurations
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
