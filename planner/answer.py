@@ -194,6 +194,8 @@ class Answerer:
             if told and splits:  # a split that cannot be told is no candidate
                 bound = min(bound, splits.bound, splits.outside.bound)
             gap = (best - bound) / best
+            if told and splits and not splits.complete:
+                bound = gap = None
         return Certificate(
             objective=objective,
             compared=("peak memory" if objective is Objective.HEADROOM else "step times")

@@ -2,7 +2,7 @@
 
 Every member of the search (`space/members.py`) is searched under the stack's own splits; those within `NEAR` of the
 best are planned with little effort, and the best of these in full; once more without options that gain it nothing.
-Left out: layouts of the others' configurations, which the certificate counts.
+Layouts of the others are bounded, not searched for an answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
 from planner.posed import Posed, Screened, pose
 from planner.request import Request, check_request, cost_model, each_stack
-from planner.solve.layouts import OUTSIDE_EFFORT, PASSING_EFFORT
+from planner.solve.layouts import OUTSIDE_EFFORT
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.solve.splits.dealt import Dealt
@@ -148,7 +148,7 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
         pair = best, _Planned(fewer, plan_of(_in_time(fewer.request, watch), fewer))
         best, other = sorted(pair, key=lambda one: _rank(one.plan, request))
         others.append(other)
-    return _told(request, base.problem, best, others, screened)
+    return _told(request, base.problem, best, others, screened, watch)
 
 
 def _gaining(best: _Planned, base: Problem) -> tuple[str, ...] | None:
@@ -166,17 +166,17 @@ def _gaining(best: _Planned, base: Problem) -> tuple[str, ...] | None:
 
 
 def _told(
-    request: Request, base: Problem, best: _Planned, others: Sequence[_Planned], screened: Sequence[Screened]
-) -> Plan:
+    request: Request, base: Problem, best: _Planned, others: Sequence[_Planned], screened: Sequence[Screened],
+    watch: Stopwatch,
+) -> Plan:  # fmt: skip
     """The plan with what the others found in it, and with what was turned on, held and not taken."""
-    plans = [_active(best, base)]
-    plans += [_unbound(_active(one, base)) if one.passing else _active(one, base) for one in others]
+    plans = [_active(one, base) for one in (best, *others)]
     names = {one.problem.stack.name: plan for one, plan in zip((best, *others), plans, strict=True)}
     merged, looked_at = (
         _merged(plans[0], plans[1:], request),
         [best, *(one for one in others if not one.passing)],
     )
-    plan = _with_screened(merged, (best, *others), looked_at, screened)
+    plan = _with_screened(merged, (best, *others), looked_at, screened, watch)
     if plan.found and Objective(request.objective) is Objective.STEP_TIME:
         times = {
             one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)
@@ -199,22 +199,10 @@ def _told(
     return plan.model_copy(update={"search": plan.search.model_copy(update={"certificate": certificate})})
 
 
-def _unbound(plan: Plan) -> Plan:
-    """A plan without a bound of layouts, most of which it did not look at."""
-    certificate = plan.search.certificate
-    if certificate is None:
-        return plan
-    update = {
-        "certificate": certificate.model_copy(
-            update={"bound": None, "gap": None, "outside": 0, "outside_bound": None}
-        )
-    }
-    return plan.model_copy(update={"search": plan.search.model_copy(update=update)})
-
-
 def _with_screened(
-    plan: Plan, planned: Sequence[_Planned], looked_at: Sequence[_Planned], screened: Sequence[Screened]
-) -> Plan:
+    plan: Plan, planned: Sequence[_Planned], looked_at: Sequence[_Planned], screened: Sequence[Screened],
+    watch: Stopwatch,
+) -> Plan:  # fmt: skip
     """The plan with the counts of members that were not `planned`, and what layouts could bring of those at whose
     layouts nobody `looked_at`."""
     searched = [one for one in screened if not any(one.posed is other.posed for other in planned)]
@@ -247,19 +235,17 @@ def _with_screened(
         "by_rule": candidates - by_memory - by_bound - fit,
     }  # fmt: skip
     update = {name: getattr(plan.search, name) + more for name, more in added.items()}
-    if plan.choices and certificate.best is not None:
+    if plan.choices and certificate.best is not None and certificate.bound is not None:
         outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
-        request = unknown[0].posed.request
-        left = request.effort * (OUTSIDE_EFFORT if request.thorough else PASSING_EFFORT)
+        left, peak = OUTSIDE_EFFORT * unknown[0].posed.request.effort, plan.choices[0].memory.peak
         for one in unknown:
-            other, spent = one.posed.outside(certificate.best, left)
+            other, spent = one.posed.outside(certificate.best, peak, left, watch.stopped)
             outside, left = outside.beside(other), left - spent
         proven |= {"outside": outside.configurations}
         if math.isfinite(outside.bound):
             proven["outside_bound"] = outside.bound
-        if certificate.bound is not None:
-            bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in unknown))
-            proven |= {"bound": bound, "gap": (certificate.best - bound) / certificate.best}
+        bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in unknown))
+        proven |= {"bound": bound, "gap": (certificate.best - bound) / certificate.best}
     counts = {**update, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)}
     search = plan.search.model_copy(update={**counts, "certificate": certificate.model_copy(update=proven)})
     return plan.model_copy(update={"search": search})
@@ -420,7 +406,10 @@ def _proven(certificates: Sequence[Certificate]) -> Certificate | None:
     outside = [one.outside_bound for one in certificates if one.outside_bound is not None]
     update = {**added, "ending": ending, "outside_bound": min(outside, default=None)}
     bounds = [one.bound for one in certificates if one.bound is not None]
-    if first.best is not None and bounds and first.objective is Objective.STEP_TIME:
+    cut_short = any(one.bound is None and one.ending is not Ending.COMPLETE for one in certificates)
+    if cut_short:
+        update |= {"bound": None, "gap": None}
+    elif first.best is not None and bounds and first.objective is Objective.STEP_TIME:
         # another's best may be less than the first's, by no more than a tie
         bests = [one.best for one in certificates if one.best is not None]
         bound = min(*bests, *bounds)

@@ -56,9 +56,14 @@ class Posed:
         """The largest peak that an answer may take, if something surely fits [bytes]."""
         return self.room.limit if self.request.borderline else self.room.sure
 
+    @property
+    def _tiers(self) -> tuple[float, ...]:
+        """Largest peaks that an answer may take, where nothing fits with less [bytes]."""
+        return (self.allowed, *(tier for tier in self.room.tiers if tier > self.allowed))
+
     def fastest(self, stopped: Callable[[], bool]) -> Screened:
         """The best under the stack's own splits."""
-        for allowed in (self.allowed, *(tier for tier in self.room.tiers if tier > self.allowed)):
+        for allowed in self._tiers:
             found = search(self.model, self.source, allowed, 1, stopped=stopped, name_smallest=False)
             if len(found.best) or stopped():
                 break
@@ -67,13 +72,16 @@ class Posed:
         time = float(evaluate_exactly(self.model, found.best, self.simulator).step_time[0])
         return Screened(self, found, time, allowed)
 
-    def outside(self, best: float, effort: float) -> tuple[Outside, float]:
-        """Configurations that may take less than `best` [s] under a layout of their own, and what of an effort it took
-        to tell."""
+    def outside(
+        self, best: float, peak: float, effort: float, stopped: Callable[[], bool]
+    ) -> tuple[Outside, float]:
+        """Configurations that may take less than `best` [s] under a layout of their own, where the best needs `peak`
+        [bytes], and what of an effort it took to tell."""
         if not explicit_splits(self.problem.stack.framework):
             return Outside(0, np.inf), 0.0
-        further = open_configurations(self.model, self.source, self.allowed, best)
-        return outside_of(self.model, self.simulator, self.allowed, further, best, effort, self.known)
+        allowed = next((tier for tier in self._tiers if tier >= peak), self._tiers[-1])
+        further = open_configurations(self.model, self.source, allowed, best)
+        return outside_of(self.model, self.simulator, allowed, further, best, effort, self.known, stopped)
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,11 +73,7 @@ class LeastMemory:
         away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
         # in pools of graphs nothing is wasted
         factor = np.where(away, 0.0, 1.0 + overhead.fragmentation * (table["cuda_graph_impl"] == 0))
-        working = np.where(
-            table["recompute_layers"] > 0,
-            np.minimum(level.working, level.working_full)[rows],
-            level.working[rows],
-        )
+        working = np.minimum(level.working, level.working_full)[rows]  # whatever is recomputed
         outside = overhead.context + least_buffers(model.problem, table, level)
         return cls(
             states=layer_states_at_work(model.shards, table, bare),
@@ -118,8 +114,8 @@ class _Ranks:
         """Those of a table, whose steps take `longest` at most [s]."""
         p, layers, level = table["pp"].astype(float), layers_by_kind(model), layer_level(model.layers, table)
         rows, needed = level.of_row, LeastMemory.of(model, table, level)
-        count, whole = table["recompute_layers"], np.ceil(model.problem.model.num_layers / p)
-        whole = count >= whole
+        count = table["recompute_layers"]
+        whole = count >= np.ceil(model.problem.model.num_layers / p)
         paired = np.isin(table["schedule"], (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
         repeat = np.maximum((level.time_full - level.time)[layers > 0].min(axis=0)[rows], 0.0)
         if model.problem.model.mtp_layers:  # which are never recomputed, and count among layers here
@@ -223,7 +219,9 @@ class _Rank:
         most = np.minimum(np.minimum(first, self.left / self.cheap), self.tick / slower)
         # what is recomputed first gives room, then takes time: where both are short there are most
         slope = np.maximum(self.full * slower - self.cheap * self.each, 1e-300)
-        balance = np.clip((self.full * self.tick - self.left * self.each) / slope, 0.0, most)
+        finite = np.isfinite(self.left) & np.isfinite(self.tick)
+        left, tick = np.where(finite, self.left, 0.0), np.where(finite, self.tick, 0.0)
+        balance = np.clip((self.full * tick - left * self.each) / slope, 0.0, most)
         room, time = (
             (self.left - balance * self.cheap) / self.full,
             (self.tick - balance * slower) / self.each,

@@ -8,7 +8,7 @@ is said. Left out: the layouts of one configuration (`splits/`), and which confi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -54,6 +54,7 @@ class SplitsSolved:
     as many recomputed layers as that needs, else under the stack's own; `time`: of a step of each [s]. Those that
     differ in CUDA graphs alone and tie stay in the order given. `bound`: what no split of those looked at beats [s].
     `looked_at`: configurations of which every layout is either tried or behind a bound. `outside`: those of which not.
+    `complete`: all are either, of those that may be faster under a layout.
     `per_stage`: the fastest with numbers of recomputed layers that differ between ranks, which no launcher can be told;
     None where the best recomputes none."""
 
@@ -64,6 +65,7 @@ class SplitsSolved:
     looked_at: int
     outside: Outside
     per_stage: SplitResult | None = None
+    complete: bool = True
 
 
 class _Contest:
@@ -240,7 +242,8 @@ def solve_splits(
     shares = _Shares(contest, effort, finalists[:1], stopped)
     fastest = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
     left = shares.to_each(fastest[:FIRST], FIRST_LEFT, effort)
-    if others is not None and explicit and not stopped():
+    complete = not explicit or (others is not None and not stopped())
+    if others is not None and explicit and complete:
         contest.add_open(others(contest.best), {like(row) for row in rows})
     # what others find saves more: those of the least bounds
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
@@ -253,7 +256,7 @@ def solve_splits(
         if others is None or contest.gap <= WIDE or contest.gap > NARROWED * gap or stopped():
             break
         left, gap = effort, contest.gap
-    return _solved(contest, finalists, effort, stopped)
+    return replace(_solved(contest, finalists, effort, stopped), complete=complete)
 
 
 @dataclass(frozen=True)

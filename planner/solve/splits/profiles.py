@@ -98,7 +98,7 @@ def recomputed_of(choices: Collection[int], layers: int, ranks: int) -> list[Rec
     all of them apart, where nothing lies between."""
     all_ = -(-layers // ranks)
     if any(0 < count < all_ for count in choices):
-        return [Recomputed(max(choices))]
+        return [Recomputed(layers if max(choices) >= all_ else max(choices))]
     found = [Recomputed(0)] if 0 in choices else []
     return [*found, Recomputed(0, whole=True)] if max(choices) >= all_ else found
 

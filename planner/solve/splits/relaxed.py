@@ -65,13 +65,13 @@ class Known:
 
     def remember(self, kinds: Kinds, prices: tuple[Prices, ...]) -> None:
         """Keep prices, and forget others."""
-        kept = self.bounds.setdefault(tuple(kinds.first), [])
+        kept = self.bounds.setdefault(tuple(kinds.of_layer.tolist()), [])
         kept[:] = [*kept, prices][-REMEMBERED:]
 
     def least(self, pipe: Pipe, own: Profiles, kinds: Kinds) -> Array:
         """Makespans that no splits of some profiles beat, as far as is known (n,)."""
         found = np.zeros(len(own))
-        for some in self.bounds.get(tuple(kinds.first), ()):
+        for some in self.bounds.get(tuple(kinds.of_layer.tolist()), ()):
             each = [prices.least(pipe, own, kinds) for prices in some]
             found = np.maximum(found, np.min(each, axis=0) if each else np.inf)
         return found

@@ -149,7 +149,7 @@ def test_a_rank_needs_no_less_than_its_profile_says(seed: int) -> None:
         ((0,), [Recomputed(0)]),
         ((0, 8), [Recomputed(0), Recomputed(0, whole=True)]),
         ((8,), [Recomputed(0, whole=True)]),
-        ((0, 3, 8), [Recomputed(8)]),
+        ((0, 3, 8), [Recomputed(30)]),
         ((2,), [Recomputed(2)]),
     ],
 )
