@@ -172,11 +172,11 @@ def _told(
     """The plan with what the others found in it, and with what was turned on, held and not taken."""
     plans = [_active(one, base) for one in (best, *others)]
     names = {one.problem.stack.name: plan for one, plan in zip((best, *others), plans, strict=True)}
-    merged, looked_at = (
+    plan, looked_at = (
         _merged(plans[0], plans[1:], request),
         [best, *(one for one in others if not one.passing)],
     )
-    plan = _with_screened(merged, (best, *others), looked_at, screened, watch)
+    plan = _with_screened(plan, (best, *others), looked_at, screened, watch)
     if plan.found and Objective(request.objective) is Objective.STEP_TIME:
         times = {
             one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)
@@ -236,7 +236,8 @@ def _with_screened(
     }  # fmt: skip
     update = {name: getattr(plan.search, name) + more for name, more in added.items()}
     if plan.choices and certificate.best is not None and certificate.bound is not None:
-        outside = Outside(certificate.outside, certificate.outside_bound or math.inf)
+        bound = certificate.outside_bound
+        outside = Outside(certificate.outside, math.inf if bound is None else bound)
         left, peak = OUTSIDE_EFFORT * unknown[0].posed.request.effort, plan.choices[0].memory.peak
         for one in unknown:
             other, spent = one.posed.outside(certificate.best, peak, left, watch.stopped)

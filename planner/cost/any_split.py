@@ -40,7 +40,8 @@ def least_of_any_layout(model: CostModel, table: ConfigTable, most: float) -> Ar
 
 
 class AnyLayout:
-    """What no layout of a row's layers beats, `most` at the most [s], whatever it needs of memory unless that is said.
+    """What no layout of a row's layers beats, `most` at the most [s]; memory counts where it makes a rank slow
+    (`any_fit.least_slowest`).
 
     The makespan of the slowest stage's work (`_Work`) and what the rest of a step takes where that stage hides as much
     as its time allows: between two of some times of it at least the makespan of the one and the rest of the other.

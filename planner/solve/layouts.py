@@ -76,7 +76,7 @@ class _Contest:
     ) -> None:  # fmt: skip
         self.model, self.simulator, self.limit, self.explicit = model, simulator, limit, explicit
         self.best, self.entries, self.known = np.inf, list[_Entry](), {} if known is None else known
-        self.tried = set[Chunks]()
+        self.tried = set[tuple[tuple[int, ...], Chunks]]()
 
     def add(self, config: ParallelConfig, own: float, counts: Counts) -> None:
         """A configuration that takes `own` under the stack's split, infinity where that is not known, and of whose
@@ -132,12 +132,10 @@ class _Contest:
         known = dict[tuple[int, ...], Chunks | None]()
         for pipe, one in self.known.items():
             known[pipe.p, pipe.v, pipe.m, int(pipe.schedule)] = one.split
-        new = [(known.get(shape), alike) for shape, alike in shapes.items()]
-        new = [(split, alike) for split, alike in new if split is not None and split not in self.tried]
-        for split, every in new[:TRIED_SHAPES]:
-            assert split is not None, "left out"
-            self.tried.add(split)
-            alike = every[:TRIED_ALIKE]
+        new = [(shape, split) for shape in shapes if (split := known.get(shape)) is not None]
+        for shape, split in [one for one in new if one not in self.tried][:TRIED_SHAPES]:
+            self.tried.add((shape, split))
+            alike = shapes[shape][:TRIED_ALIKE]
             table, dealt = ConfigTable.of([entry.config for entry in alike]), Dealt(split, (0,))
             other = dealt.of_model(self.model)
             cost = evaluate_exactly(other, table, self.simulator.dealt(other.layers))
