@@ -407,10 +407,12 @@ def _proven(certificates: Sequence[Certificate]) -> Certificate | None:
     outside = [one.outside_bound for one in certificates if one.outside_bound is not None]
     update = {**added, "ending": ending, "outside_bound": min(outside, default=None)}
     bounds = [one.bound for one in certificates if one.bound is not None]
-    cut_short = any(one.bound is None and one.ending is not Ending.COMPLETE for one in certificates)
-    if cut_short:
-        update |= {"bound": None, "gap": None}
-    elif first.best is not None and bounds and first.objective is Objective.STEP_TIME:
+    if (
+        first.bound is not None
+        and first.best is not None
+        and bounds
+        and first.objective is Objective.STEP_TIME
+    ):
         # another's best may be less than the first's, by no more than a tie
         bests = [one.best for one in certificates if one.best is not None]
         bound = min(*bests, *bounds)

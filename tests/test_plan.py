@@ -349,6 +349,9 @@ def test_a_time_limit_hands_over_what_there_is() -> None:
     assert proof is not None
     assert proof.ending is Ending.TIME_LIMIT
     assert stopped.choices
+    assert proof.bound is not None
+    full = make_plan(SMALL).choices[0].step_time
+    assert proof.bound <= full * (1 + 1e-9), "layouts that nobody looked at are in it"
     tight = make_plan(
         Request("llama-3.1-70b", "h100-sxm-roce", 8, 8192, "64", time_limit=1e-6, without=AS_NAMED)
     )

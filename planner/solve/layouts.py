@@ -239,8 +239,8 @@ def solve_splits(
     shares = _Shares(contest, effort, finalists[:1], stopped)
     fastest = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
     left = shares.to_each(fastest[:FIRST], FIRST_LEFT, effort)
-    complete = not explicit or (others is not None and not stopped())
-    if others is not None and explicit and complete:
+    # told apart even where no time is left, so that what is not looked at is counted
+    if others is not None and explicit:
         contest.add_open(others(contest.best), {like(row) for row in rows})
     # what others find saves more: those of the least bounds
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
@@ -255,7 +255,7 @@ def solve_splits(
         if others is None or contest.gap <= WIDE or stopped() or (turn and not faster):
             break
         left = effort
-    return replace(_solved(contest, finalists, effort, stopped), complete=complete)
+    return replace(_solved(contest, finalists, effort, stopped), complete=others is not None or not explicit)
 
 
 @dataclass(frozen=True)
