@@ -51,9 +51,12 @@ def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
     check_request(request)
     asked = each_stack(request)
     with Stopwatch(request.time_limit) as watch:
-        if len(asked) == 1:
-            return _of_stack(request, plan_of, watch)
-        return _of_stacks(request, asked, plan_of, watch)
+        one = len(asked) == 1
+        plan = _of_stack(request, plan_of, watch) if one else _of_stacks(request, asked, plan_of, watch)
+        update: dict[str, object] = {"seconds": watch.seconds()}
+        if plan.search.certificate is not None:
+            update["certificate"] = plan.search.certificate.model_copy(update=update)
+        return plan.model_copy(update={"search": plan.search.model_copy(update=update)})
 
 
 def _of_stacks(request: Request, asked: Sequence[Request], plan_of: PlanOf, watch: Stopwatch) -> Plan:
@@ -382,7 +385,7 @@ def _counts(searches: Sequence[Search]) -> Search:
             removed[one.rule] = removed.get(one.rule, 0) + one.candidates
     added = {
         name: sum(getattr(s, name) for s in searches)
-        for name in ("candidates", "legal", "undealt", "undealt_by_memory", "too_large", "costed", "seconds")
+        for name in ("candidates", "legal", "undealt", "undealt_by_memory", "too_large", "costed")
     }
     ordered = sorted(removed.items(), key=lambda item: -item[1])
     update = {
@@ -400,8 +403,7 @@ def _proven(certificates: Sequence[Certificate]) -> Certificate | None:
     first = certificates[0]
     added = {
         name: sum(getattr(one, name) for one in certificates)
-        for name in ("candidates", "by_rule", "by_memory", "by_bound", "costed", "solved", "splits_solved", "seconds",
-                     "outside")
+        for name in ("candidates", "by_rule", "by_memory", "by_bound", "costed", "solved", "splits_solved", "outside")
     }  # fmt: skip
     ending = next((one.ending for one in certificates if one.ending is not Ending.COMPLETE), Ending.COMPLETE)
     outside = [one.outside_bound for one in certificates if one.outside_bound is not None]

@@ -69,7 +69,6 @@ class LeastMemory:
         rows, overhead = level.of_row, model.problem.stack.overhead
         classes = mean_classes(table["pp"], np.zeros(len(level.kept)))
         bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
-        shards = model.shards.shards(table, bare)
         away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
         # in pools of graphs nothing is wasted
         factor = np.where(away, 0.0, 1.0 + overhead.fragmentation * (table["cuda_graph_impl"] == 0))
@@ -80,7 +79,7 @@ class LeastMemory:
             ends=np.array(ends_at_work(model.shards, table, bare)),
             kept=factor * level.kept[:, rows],
             again=factor * np.minimum(level.kept, level.kept_full)[:, rows],
-            fixed=outside + shards.communicators[shards.of_row] + working,
+            fixed=outside + model.shards.communicators(table, bare) + working,
         )
 
 

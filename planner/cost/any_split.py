@@ -57,6 +57,8 @@ class AnyLayout:
         self.hops = np.where(queued, pipelines.hops[pipelines.of_row], 0.0)
         self.rest = Rest(model, table, classes, level, pipelines)
         self.factor = _ROUNDING * measured_factor(model.problem, table)
+        if len(model.problem.model.layer_kinds) > 1:
+            self.work.in_a_row(model.problem.model.layer_kind_of, self.least() < most)
 
     def least(self, slowest: Array | float = 0.0) -> Array:
         """A step time that none beats where the slowest rank takes `slowest` for a micro-batch at least (n,) [s]."""
@@ -110,17 +112,16 @@ class _Work:
             slowest, np.maximum(self.ends[0], self.ends[1]) + folded * np.minimum(*self.ends)
         )
         self.slowest = np.where(self.schedule == Schedule.DUALPIPE, self.total / self.p, slowest)
-        self._in_a_row(spec.layer_kind_of)
 
     def is_(self, schedule: Schedule, one_chunk: bool) -> NDArray[np.bool_]:
         """Which rows run a schedule with one chunk a rank, or with several?"""
         several = (self.v > 1) & (self.m % self.p == 0)
         return (self.schedule == schedule) & ((self.v == 1) if one_chunk else several) & (self.p > 1)
 
-    def _in_a_row(self, kind_of: tuple[int, ...]) -> None:
-        """Where ranks hold one chunk of layers that differ, some rank takes at least as long as the slowest does that
-        is filled from the first layer on, for the least time that lets all layers in."""
-        rows = np.flatnonzero((self.v == 1) & (self.p > 1) & (self.schedule != Schedule.DUALPIPE))
+    def in_a_row(self, kind_of: tuple[int, ...], where: NDArray[np.bool_]) -> None:
+        """Raise `slowest` of some rows: where ranks hold one chunk of layers that differ, some rank takes at least as
+        long as the slowest does that is filled from the first layer on, for the least time that lets all layers in."""
+        rows = np.flatnonzero(where & (self.v == 1) & (self.p > 1) & (self.schedule != Schedule.DUALPIPE))
         if len(set(kind_of)) < 2 or not len(rows):
             return
         keys = np.concatenate(
@@ -128,8 +129,10 @@ class _Work:
         )
         _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         at = rows[first]
-        before = np.cumsum(self.of_layer[:, at][list(kind_of)], axis=0).T
-        before, p = np.concatenate([np.zeros((len(at), 1)), before], axis=1), self.p[at]
+        before = np.zeros((len(kind_of) + 1, len(at)))
+        np.cumsum(self.of_layer[:, at][list(kind_of)], axis=0, out=before[1:])
+        every, p = before[-1], self.p[at]
+        number = np.min_scalar_type(len(before))
         # with one layer more than its share of all a rank lets all layers in
         most = self.of_layer[list(set(kind_of))][:, at].max(axis=0) + np.maximum(*self.ends)[at]
         low, high = self.slowest[at], np.minimum(self.slowest[at] + most, self.total[at])
@@ -140,11 +143,9 @@ class _Work:
                     rank == p - 1, self.ends[1][at], 0.0
                 )
                 reach = done + np.where(rank < p, middle - outside, 0.0)
-                held = (before <= reach[:, None] * (1 + 1e-12)).sum(axis=1) - 1
-                done = np.maximum(
-                    done, np.take_along_axis(before, np.maximum(held, 0)[:, None], axis=1)[:, 0]
-                )
-            fits = done >= before[:, -1] * (1 - 1e-12)
+                held = np.add.reduce(before <= reach * (1 + 1e-12), axis=0, dtype=number)
+                done = np.maximum(done, before[np.maximum(held, 1) - 1, np.arange(len(at))])
+            fits = done >= every * (1 - 1e-12)
             low, high = np.where(fits, low, middle), np.where(fits, middle, high)
         self.slowest[rows] = np.maximum(self.slowest[rows], low[inverse.ravel()])
 

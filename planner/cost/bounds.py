@@ -81,7 +81,7 @@ def states_at_work(model: ShardModel, stems: ConfigTable, classes: StageClasses)
     if engine is not StateEngine.TORCH:
         lasting = engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)
         return states_held(model, table, classes, gradients=lasting)
-    shards = model.shards(table, classes)
+    shards = model.stage_parameters(table, classes)
     whole = (shards.dense + shards.expert)[shards.of_row]
     p, v, m, zero = (table[axis] for axis in ("pp", "vpp", "num_microbatches", "zero"))
     # none of earlier micro-batches where all are in flight
@@ -135,7 +135,7 @@ def states_held(
 ) -> Array:
     """States that a stage of each class holds between steps, without `gradients` where these come and go (n, C)
     [bytes]."""
-    problem, shards = model.problem, model.shards(stems, classes)
+    problem, shards = model.problem, model.stage_parameters(stems, classes)
     stack, job = problem.stack, problem.job
     t, c, d, zero, hybrid = (stems[axis].astype(float) for axis in ("tp", "cp", "dp", "zero", "hsdp"))
     replicas = classes.copies[classes.of_row] * c * d

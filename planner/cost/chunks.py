@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.layer import LayerModel
-from planner.cost.levels import gather_behind_boundary
+from planner.cost.levels import gather_behind_boundary, layer_level
 from planner.cost.network.collectives import p2p_time
 from planner.cost.network.traffic import boundary_tier, pipeline_links
 from planner.cost.pipeline.stages import recomputed_of_chunk
@@ -99,18 +99,15 @@ def chunk_times(
     )
     ranks = ranks_of_chunks(config.pp, config.vpp, schedule.placement)
     keys = ConfigTable.of([config])
-    costs = [model.layer(kind, keys) for kind in problem.model.layer_kinds]
-    edges = model.edges(keys)
+    level = layer_level(model, keys)
     chunks = len(counts)
     leading = _recomputed_of_ranks(model, config, max(counts))
     # of a layer of each kind, as it is and recomputed (K, 2, 5)
+    ahead, behind, saved = level.forward_time[:, 0], level.weight_gradient[:, 0], level.saved[:, 0]
     of_kind = np.array([
-        [
-            (c.forward_time[0], again[0], c.weight_gradient[0], c.hidden[0], total[0] - c.forward_time[0])
-            for again, total in ((c.again, c.time), (c.again_full, c.time_full))
-        ]
-        for c in costs
-    ])  # fmt: skip
+        (ahead, again[:, 0], behind, saved, total[:, 0] - ahead)
+        for again, total in ((level.again, level.time), (level.again_full, level.time_full))
+    ]).transpose(2, 0, 1)  # fmt: skip
     of_layer = np.repeat(np.arange(chunks), counts)
     place = np.arange(len(of_layer)) - (np.cumsum(counts) - counts)[of_layer]
     full = (place < leading[np.array(ranks)[of_layer]]).astype(int)
@@ -118,12 +115,11 @@ def chunk_times(
     np.add.at(sums, of_layer, of_kind[np.array(problem.model.layer_kind_of), full])
     forward, again, weight, hidden, backward = sums.T.copy()
     for kind, extra in problem.model.mtp_kinds:
-        cost = costs[kind]
-        forward[-1] += extra * float(cost.forward_time[0])
-        backward[-1] += extra * float(cost.time[0] - cost.forward_time[0])
-        weight[-1] += extra * float(cost.weight_gradient[0])
-        hidden[-1] += extra * float(cost.hidden[0])
-    for chunk, seconds in ((0, float(edges.embedding[0])), (chunks - 1, float(edges.head[0]))):
+        forward[-1] += extra * float(ahead[kind])
+        backward[-1] += extra * float(level.time[kind, 0] - ahead[kind])
+        weight[-1] += extra * float(behind[kind])
+        hidden[-1] += extra * float(saved[kind])
+    for chunk, seconds in ((0, float(level.embedding[0])), (chunks - 1, float(level.head[0]))):
         forward[chunk] += FORWARD_SHARE * seconds
         backward[chunk] += (1 - FORWARD_SHARE) * seconds
         weight[chunk] += FORWARD_SHARE * seconds
@@ -152,16 +148,16 @@ def _recomputed_of_ranks(model: LayerModel, config: ParallelConfig, deepest: int
 def kept_by_chunk(model: LayerModel, config: ParallelConfig, counts: tuple[int, ...]) -> Array:
     """What a micro-batch leaves for its backward pass in chunks with `counts` layers, (chunks,) [bytes]."""
     spec, keys = model.problem.model, ConfigTable.of([config])
-    costs = [model.layer(kind, keys) for kind in spec.layer_kinds]
+    level = layer_level(model, keys)
     leading = _recomputed_of_ranks(model, config, max(counts))
     ranks = ranks_of_chunks(config.pp, config.vpp, Schedule(config.schedule).placement)
     kept, first = np.zeros(len(counts)), 0
     for chunk, count in enumerate(counts):
         for place, kind in enumerate(spec.layer_kind_of[first : first + count]):
             full = place < leading[ranks[chunk]]
-            kept[chunk] += float((costs[kind].kept_full if full else costs[kind].kept)[0])
+            kept[chunk] += float((level.kept_full if full else level.kept)[kind, 0])
         first += count
-    kept[-1] += sum(extra * float(costs[kind].kept[0]) for kind, extra in spec.mtp_kinds)
+    kept[-1] += sum(extra * float(level.kept[kind, 0]) for kind, extra in spec.mtp_kinds)
     return kept
 
 

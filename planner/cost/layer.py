@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from planner.cost.edges import EdgeCost, EdgeModel
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms
 from planner.cost.host import HostModel, gathered_by_hooks, has_hooks
+from planner.cost.kept_tables import KeptTables
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.layer_peaks import forward_bytes
 from planner.cost.memory.activations import LayerShape
@@ -40,6 +41,9 @@ from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
+
+if TYPE_CHECKING:
+    from planner.cost.levels import LayerColumns
 
 Array = NDArray[np.float64]
 
@@ -156,8 +160,7 @@ class LayerModel:
 
     def __init__(self, problem: Problem, kernels: KernelRates, links: LinkRates) -> None:
         self.problem, self.kernels, self.links = problem, kernels, links
-        self._layers: dict[tuple[object, ...], LayerCost] = {}
-        self._edges: dict[tuple[int, ...], EdgeCost] = {}
+        self.known: KeptTables[LayerColumns] = KeptTables()
         self.recomputed: tuple[int, ...] = ()  # layers of every rank, see `CostModel.with_split`
         self.rates = DeviceRates(problem, kernels)
         self.products, self.adapters = ProductModel(self.rates), AdapterModel(self.rates)
@@ -232,23 +235,9 @@ class LayerModel:
         return [*(table[axis] for axis in axes), (table["pp"] > 1).astype(np.int32), *gathers]
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
-        """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""
-        if len(keys) > 1:
-            return self._layer(layer, keys)
-        key = (layer, *(int(column[0]) for column in self.columns(keys)))
-        if key not in self._layers:
-            self._layers[key] = self._layer(layer, keys)
-        return self._layers[key]
-
-    def dealt(self, problem: Problem, recomputed: tuple[int, ...]) -> LayerModel:
-        """The same layers of a problem that differs in its split alone; `recomputed`: see `CostModel.with_split`."""
-        other = copy(self)
-        other.problem, other.recomputed = problem, recomputed
-        return other
-
-    def _layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
+        """Cost of one kind of layer for every key."""
         if layer.then is not None:
-            return _chained(*(self._layer(block, keys) for block in layer.blocks))
+            return _chained(*(self.layer(block, keys) for block in layer.blocks))
         x = self.shape(keys, layer)
         longest = self._longest(keys, layer, x)
         capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe
@@ -271,6 +260,12 @@ class LayerModel:
             kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
             ahead=forward_bytes(self.problem, recipe, layer, longest),
         )  # fmt: skip
+
+    def dealt(self, problem: Problem, recomputed: tuple[int, ...]) -> LayerModel:
+        """The same layers of a problem that differs in its split alone; `recomputed`: see `CostModel.with_split`."""
+        other = copy(self)
+        other.problem, other.recomputed = problem, recomputed
+        return other
 
     def _passes(self, layer: Layer, keys: ConfigTable, x: LayerShape, groups: Groups) -> _Passes:
         """What the device does in both passes, and what of communication its computation does not hide [s]."""
@@ -364,14 +359,6 @@ class LayerModel:
         return attention, indexer, context, tensor
 
     def edges(self, keys: ConfigTable) -> EdgeCost:
-        """Cost of the embedding, and of the head with the loss, for every key; of single keys kept."""
-        if len(keys) > 1:
-            return self._edge(keys)
-        key = tuple(int(column[0]) for column in self.columns(keys))
-        if key not in self._edges:
-            self._edges[key] = self._edge(keys)
-        return self._edges[key]
-
-    def _edge(self, keys: ConfigTable) -> EdgeCost:
+        """Cost of the embedding, and of the head with the loss, for every key."""
         x = self.shape(keys, None)
         return self._ends.cost(keys, x, self._longest(keys, None, x))

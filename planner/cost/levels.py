@@ -6,14 +6,14 @@ Levels one and two of the evaluation; a row gathers from them. Left out: paramet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.device.graphs import LayerGraphs
-from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel
+from planner.cost.device.graphs import LayerGraphs, no_graphs
+from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.memory.activations import HeadActivations
 from planner.cost.network.collectives import all_gather_time, p2p_time
 from planner.cost.network.traffic import group_links, pipeline_links
@@ -29,10 +29,9 @@ Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Layers:
-    """Level one, per layer key (l,) and layer kind (K,): stacked costs."""
+class LayerColumns:
+    """Costs of every kind of layer (K,), of the embedding and of the head, per layer key (l,)."""
 
-    of_row: Index
     terms: Array  # (K, T, l) forward and backward seconds by term
     time: Array  # (K, l)
     forward_time: Array  # (K, l)
@@ -54,7 +53,15 @@ class Layers:
     stream: Array  # (l,) bytes of a layer's input
     hidden: Array  # (l,) values of the stream on a rank
     head_memory: HeadActivations
-    graphs: LayerGraphs | None = None  # of every kind, stacked as the others; None: no key captures any
+    graphs: LayerGraphs  # of every kind, stacked as the others
+
+
+@dataclass(frozen=True)
+class Layers(LayerColumns):
+    """Level one: these, and the key of every row. `captures`: has any key graphs?"""
+
+    of_row: Index
+    captures: bool
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,21 @@ class Pipelines:
 
 def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
     """Costs of every kind of layer for the distinct cuts of a table."""
-    first, inverse = distinct(*model.columns(table))
+    columns = model.columns(table)
+    first, inverse = distinct(*columns)
     keys = table.take(first)
+    found = model.known.of(
+        [column[first] for column in columns], lambda rows: _columns(model, keys.take(rows))
+    )
+    of_field = {field.name: getattr(found, field.name) for field in fields(found)}
+    return Layers(**of_field, of_row=inverse, captures=bool(table["cuda_graph_impl"].any()))
+
+
+def _columns(model: LayerModel, keys: ConfigTable) -> LayerColumns:
+    """The same of distinct keys."""
     costs = [model.layer(kind, keys) for kind in model.problem.model.layer_kinds]
     edges = model.edges(keys)
-    return Layers(
-        of_row=inverse,
+    return LayerColumns(
         terms=np.array([[c.forward[t] + c.backward[t] for t in TIME_TERMS] for c in costs]),
         time=np.array([c.time for c in costs]),
         forward_time=np.array([c.forward_time for c in costs]),
@@ -120,15 +136,12 @@ def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
         stream=edges.stream,
         hidden=edges.stream / model.recipe.activation_bytes,
         head_memory=edges.memory,
-        graphs=_graphs(costs),
+        graphs=_graphs([c.graphs or no_graphs(len(keys)) for c in costs]),
     )
 
 
-def _graphs(costs: list[LayerCost]) -> LayerGraphs | None:
+def _graphs(found: list[LayerGraphs]) -> LayerGraphs:
     """Memory of graphs of all kinds of layers: what is kept and copied by kind (K, l), of the rest the most (l,)."""
-    found = [cost.graphs for cost in costs if cost.graphs is not None]
-    if not found:
-        return None
     return LayerGraphs(
         kept=np.array([graphs.kept for graphs in found]),
         working=np.max([graphs.working for graphs in found], axis=0),
@@ -167,7 +180,7 @@ def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classe
     (hops, way), spec = _hops(model, keys, p, v, m), model.problem.model
     uneven = uneven_chunks(keys, stage, classes, spec.last_stage_layers)
     pooled = copied = None
-    if layers.graphs is not None:
+    if layers.captures:
         pooled = sum_over_kinds(counts, layers.graphs.kept[:, key])
         copied = sum_over_kinds(counts, layers.graphs.buffers[:, key])
     return Pipelines(

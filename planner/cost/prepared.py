@@ -205,7 +205,7 @@ class PreparedCosts:
         """Memory of the CUDA graphs of rows; None where the stems have none. `peak`: kept of a micro-batch in flight,
         chunks that differ counted by those of their own, with which the buffers of their layers go."""
         pipelines, graphs = self.pipelines, self.layers.graphs
-        if graphs is None or pipelines.pooled is None or pipelines.copied is None:
+        if pipelines.pooled is None or pipelines.copied is None:
             return None
         kept, whole = pipelines.kept[p_row], graphs.whole[l_row]
         share = np.divide(pipelines.pooled[p_row], kept, out=np.zeros_like(kept), where=kept > 0)

@@ -61,12 +61,22 @@ Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Shards:
-    """Per (tp, cp, pp, vpp, dp, ep, etp, hsdp) (k,): parameters by stage class and their collectives."""
+class StageParameters:
+    """Per (tp, cp, pp, vpp, dp, ep, etp, hsdp) (k,): parameters by stage class."""
 
     of_row: Index
     dense: Array  # (k, C)
     expert: Array  # (k, C)
+    outer: Array  # (k, C) parameters outside the layers
+    # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
+    wide: tuple[Array, Array]
+    copied_dense: Array  # (k, C) of dense ones, the copy of the embedding that goes with the head
+
+
+@dataclass(frozen=True)
+class Shards(StageParameters):
+    """The same, and their collectives."""
+
     most_dense: Array  # (k,) of the heaviest stage
     most_expert: Array  # (k,)
     scatter: Array  # (k,) seconds, ZeRO 1 to 3
@@ -74,9 +84,6 @@ class Shards:
     gather: Array  # (k,)
     again: Array  # (k,) of it, what ZeRO 3 gathers once more for the backward pass [1]
     widest: Array  # (k,) parameters of the largest layer
-    outer: Array  # (k, C) parameters outside the layers
-    # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
-    wide: tuple[Array, Array]
     head: Array  # (k, C) the head's among them
     adapters: Array  # (k, C) parameters of LoRA adapters
     frozen: tuple[
@@ -117,38 +124,64 @@ class ShardModel:
         self.parameters = [layer_parameters(kind, problem.model.hidden) for kind in self.kinds]
         self.narrow = narrow_weights(problem)
 
-    def shards(self, table: ConfigTable, classes: StageClasses) -> Shards:
-        """Parameters and collectives of the distinct shardings of a table."""
+    def stage_parameters(self, table: ConfigTable, classes: StageClasses) -> StageParameters:
+        """Parameters of the distinct shardings of a table."""
+        first, inverse = self._distinct(table, classes)
+        keys, stage = table.take(first), classes.of_row[first]
+        t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
+        copies = classes.copies[stage]
+        dense_of_kind, expert_of_kind = self.parameters_by_kind(t, e, et)
+        counts = copies[:, None] * np.moveaxis(classes.layers[stage], 2, 0)
+        begins, ends = (copies[:, None] * end[stage] for end in (classes.first, classes.last))
+        in_layers, expert = sum_over_kinds(counts, dense_of_kind), sum_over_kinds(counts, expert_of_kind)
+        dense = in_layers + begins * self._first_stage_parameters(t)[:, None]
+        alone = np.minimum(begins, ends)
+        dense += ends * self._last_stage_parameters(t)[:, None]
+        copied = (ends - alone) * self.copied_embedding(t)[:, None]
+        dense += copied
+        kept = [kind.wide for kind in self.kinds]
+        of_wide = (sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in
+                   (dense_of_kind, expert_of_kind))  # fmt: skip
+        wide = next(of_wide), next(of_wide)
+        return StageParameters(inverse, dense, expert, dense - in_layers, wide, copied)
+
+    def communicators(self, table: ConfigTable, classes: StageClasses) -> Array:
+        """What all communicators of every row of a table take (n,) [bytes]."""
+        first, inverse = self._distinct(table, classes)
+        return self._communicators(table.take(first), classes.copies[classes.of_row[first]])[inverse]
+
+    def _communicators(self, keys: ConfigTable, copies: Array) -> Array:
+        """The same of distinct shardings, of whose stages a rank holds so many `copies` (k,)."""
+        replicas, dispatcher = (
+            copies * keys["dp"].astype(float) * keys["cp"],
+            self.problem.stack.communication.dispatcher,
+        )
+        opened = communicator_bytes(keys, replicas, self.problem.cluster, dispatcher)
+        return sum(opened.values(), np.zeros(len(keys)))
+
+    def _distinct(self, table: ConfigTable, classes: StageClasses) -> tuple[Index, Index]:
+        """The first rows of the distinct shardings of a table, and the sharding of each row."""
         columns = [
             classes.of_row.astype(np.int32),
             *(table[axis] for axis in ("tp", "cp", "dp", "ep", "etp", "hsdp")),
         ]
         if self.narrow is not None:  # an optimizer on the host decides the width of gathered weights
             columns.append(table["offload"] & OFFLOAD_OPTIMIZER)
-        first, inverse = distinct(*columns)
+        return distinct(*columns)
+
+    def shards(self, table: ConfigTable, classes: StageClasses) -> Shards:
+        """Parameters and collectives of the distinct shardings of a table."""
+        held, (first, _) = self.stage_parameters(table, classes), self._distinct(table, classes)
+        dense, expert, outer, wide = held.dense, held.expert, held.outer, held.wide
         keys, stage = table.take(first), classes.of_row[first]
-        t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
         copies = classes.copies[stage]
-        e, et = keys["ep"].astype(float), keys["etp"].astype(float)
         dense_of_kind, expert_of_kind = self.parameters_by_kind(t, e, et)
         counts = copies[:, None] * np.moveaxis(classes.layers[stage], 2, 0)
         begins, ends = (copies[:, None] * end[stage] for end in (classes.first, classes.last))
-        dense = sum_over_kinds(counts, dense_of_kind)
-        expert = sum_over_kinds(counts, expert_of_kind)
-        in_layers = dense
-        dense = dense + begins * self._first_stage_parameters(t)[:, None]
-        alone = np.minimum(begins, ends)
-        dense += ends * self._last_stage_parameters(t)[:, None]
-        copied = (ends - alone) * self.copied_embedding(t)[:, None]
-        dense += copied
         adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
-        outer = dense - in_layers
-        kept = [kind.wide for kind in self.kinds]
-        of_wide = (sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in
-                   (dense_of_kind, expert_of_kind))  # fmt: skip
-        wide = next(of_wide), next(of_wide)
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
         gathered = largest(sent[0]), largest(sent[1])
         frozen = gathered[0] * lora, gathered[1] * lora
@@ -163,13 +196,10 @@ class ShardModel:
         fetches = self._fetches(
             keys, copies, (counts, begins, ends), (dense, expert), sent, heaviest + experts
         )
-        dispatcher = self.problem.stack.communication.dispatcher
-        opened = communicator_bytes(keys, copies * d * c, self.problem.cluster, dispatcher)
-        communicators = sum(opened.values(), np.zeros(len(keys)))
         return Shards(
-            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, again, widest, outer, wide, head,
-            adapters, frozen, buckets, self._step_elements(t, e * et), communicators,
-            self.copies_summed(keys, largest(copied)),
+            held.of_row, dense, expert, outer, wide, held.copied_dense, heaviest, experts, scatter, reduce, gather,
+            again, widest, head, adapters, frozen, buckets, self._step_elements(t, e * et),
+            self._communicators(keys, copies), self.copies_summed(keys, largest(held.copied_dense)),
             *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
 

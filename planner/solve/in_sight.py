@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from planner.cost.exchanges import exchanges, stage_load
+from planner.cost.layer import TIME_TERMS
+from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
 from planner.solve.place import Placement, messages_of, seconds_of
 from planner.spec.config import ConfigTable, Schedule
@@ -52,14 +56,11 @@ def _layer_terms(model: CostModel, placement: Placement) -> dict[str, float]:
     """Exposed seconds of the stage's layers in a step, by term, without what is repeated."""
     config, load = placement.config, stage_load(model, placement.config, placement.stage)
     keys = ConfigTable.of([config])
-    costs = [model.layers.layer(kind, keys) for kind in model.problem.model.layer_kinds]
-    pairs = list(zip(load.layers, costs, strict=True))
-    found = {
-        name: sum(n * float((cost.forward[name] + cost.backward[name])[0]) for n, cost in pairs)
-        for name in _OF_LAYERS
-    }
+    level = layer_level(model.layers, keys)
+    number = np.array(load.layers, dtype=float)
+    found = {name: float(number @ level.terms[:, TIME_TERMS.index(name), 0]) for name in _OF_LAYERS}
     if config.schedule in (Schedule.DUALPIPE, Schedule.DUALPIPE_V):  # their pairs hide exchanges of tokens
-        hidden = sum(n * float(cost.hidden[0]) for n, cost in pairs)
+        hidden = float(number @ level.saved[:, 0])
         found["ep_comm"] = max(found["ep_comm"] - hidden, 0.0)
     return {name: config.num_microbatches * seconds for name, seconds in found.items()}
 

@@ -238,9 +238,11 @@ def solve_splits(
     # the fastest first, some effort for each: what they find saves others the work
     shares = _Shares(contest, effort, finalists[:1], stopped)
     fastest = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
-    left = shares.to_each(fastest[:FIRST], FIRST_LEFT, effort)
+    left = shares.to_each(fastest[: FIRST if explicit else 1], FIRST_LEFT, effort)
+    if not explicit:  # what no launcher can be told is only compared with what it does
+        return _solved(contest, finalists, effort, stopped)
     # told apart even where no time is left, so that what is not looked at is counted
-    if others is not None and explicit:
+    if others is not None:
         contest.add_open(others(contest.best), {like(row) for row in rows})
     # what others find saves more: those of the least bounds
     behind = sorted(contest.entries[len(finalists) :], key=lambda entry: entry.bound)
@@ -255,7 +257,7 @@ def solve_splits(
         if others is None or contest.gap <= WIDE or stopped() or (turn and not faster):
             break
         left = effort
-    return replace(_solved(contest, finalists, effort, stopped), complete=others is not None or not explicit)
+    return replace(_solved(contest, finalists, effort, stopped), complete=others is not None)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from planner.spec.rule import Problem
 FINALISTS = 20  # whose splits are solved
 LISTED = 10  # that are not like one before them, however few are asked for
 LISTED_ONCE = ("vpp", "cp_kind", "hsdp", "cuda_graph_impl")
-SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
+SIMULATED, PASSING_SIMULATED = 2048, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
 
 

@@ -185,6 +185,12 @@ class LayerGraphs:
     whole: Array
 
 
+def no_graphs(keys: int) -> LayerGraphs:
+    """Of so many keys that capture none."""
+    none = np.zeros(keys)
+    return LayerGraphs(none, none, none, none, none)
+
+
 def layer_graphs(
     capture: Capture, sublayers: int, parts: dict[str, Array], keys: ConfigTable, kept: Array, working: Array
 ) -> LayerGraphs:
