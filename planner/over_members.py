@@ -125,14 +125,8 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
             for some in options
         ]
     if len(posed) > 1 and by_time:
-        for one in posed:
-            screened.append(one.fastest(watch.stopped))
-            if watch.stopped():
-                break
-        # what surely fits comes before what is faster
-        least = min(screened, key=lambda one: (one.allowed, one.step_time)).step_time
-        found = [one.posed for one in screened if one.step_time <= least * (1 + NEAR)]
-        posed = found if math.isfinite(least) else [posed[0]]
+        screened, near = _screened(posed, request.thorough, watch)
+        posed = near or [posed[0]]
     for one in posed if len(posed) > 1 else ():
         asked = replace(_in_time(one.request, watch), thorough=False, front=False, seek_batch=False)
         planned.append(_Planned(one, plan_of(asked, one), passing=True))
@@ -152,6 +146,22 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
         best, other = sorted(pair, key=lambda one: _rank(one.plan, request))
         others.append(other)
     return _told(request, base.problem, best, others, screened, watch)
+
+
+def _screened(posed: Sequence[Posed], thorough: bool, watch: Stopwatch) -> tuple[list[Screened], list[Posed]]:
+    """The fastest of every member, of one of many answers only as far as it is near the best, and those that are near
+    it; none where nothing fits."""
+    screened, best = list[Screened](), None
+    for one in posed if thorough else reversed(posed):  # with most turned on the fastest comes first
+        screened.append(one.fastest(watch.stopped, None if thorough else best, NEAR))
+        # what surely fits comes before what is faster
+        best = min((s for s in screened if len(s.best)), key=lambda s: (s.allowed, s.step_time), default=None)
+        if watch.stopped():
+            break
+    if best is None:
+        return screened, []
+    near = {id(one.posed) for one in screened if one.step_time <= best.step_time * (1 + NEAR)}
+    return screened, [one for one in posed if id(one) in near]
 
 
 def _gaining(best: _Planned, base: Problem) -> tuple[str, ...] | None:
@@ -181,10 +191,10 @@ def _told(
     )
     plan = _with_screened(plan, (best, *others), looked_at, screened, watch)
     if plan.found and Objective(request.objective) is Objective.STEP_TIME:
-        times = {
-            one.posed.problem.stack.name: one.step_time for one in screened if math.isfinite(one.step_time)
-        }
-        times |= {name: one.choices[0].step_time for name, one in names.items() if one.found}
+        times = dict[str, float]()
+        if request.thorough:  # else none is known of those that are not near the best
+            times = {one.posed.problem.stack.name: one.step_time for one in screened if len(one.best)}
+            times |= {name: one.choices[0].step_time for name, one in names.items() if one.found}
         plan = _with_turned_on(plan, base, times, screened)
     tried = dict.fromkeys([*(one.posed.problem.stack.name for one in screened), *names])
     search = plan.search.model_copy(update={"members": tuple(tried), "without": request.without})

@@ -61,11 +61,18 @@ class Posed:
         """Largest peaks that an answer may take, where nothing fits with less [bytes]."""
         return (self.allowed, *(tier for tier in self.room.tiers if tier > self.allowed))
 
-    def fastest(self, stopped: Callable[[], bool]) -> Screened:
-        """The best under the stack's own splits."""
+    def fastest(
+        self, stopped: Callable[[], bool], known: Screened | None = None, near: float = 0.0
+    ) -> Screened:
+        """The best under the stack's own splits; where another is `known`, only one that fits more surely, or takes at
+        most a share `near` longer."""
+        most = np.inf if known is None else known.allowed
         for allowed in self._tiers:
-            found = search(self.model, self.source, allowed, 1, stopped=stopped, name_smallest=False)
-            if len(found.best) or stopped():
+            cutoff = np.inf if known is None or allowed < most else known.step_time * (1 + near)
+            found = search(
+                self.model, self.source, allowed, 1, stopped=stopped, name_smallest=False, cutoff=cutoff
+            )
+            if len(found.best) or allowed >= most or stopped():
                 break
         if not len(found.best):
             return Screened(self, found, np.inf, np.inf)

@@ -5,7 +5,8 @@ and money over sizes that doubles from the smallest, with the knee after which a
 Sizes are whole nodes. A global batch that was asked for is held; where it is planner's own choice, every size has the
 one within a quarter of it that suits its devices, as in a plan. Between two doublings the search halves the interval,
 preferring sizes that share factors with the batch and the layers, and then looks at the answer's neighbours:
-cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Uneven splits
+cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Sizes at which a
+run with a goal of its own would take absurdly long are not looked at (`_longest`). Uneven splits
 of the layers are solved in full for the answer and for sizes that miss the goal by little; the times of others may
 be up to `growth.PASSING_GAIN` longer than they need be. Left out: batches that grow with the size, which changes what
 is learned.
@@ -19,12 +20,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from planner.campaign.duration import SECONDS_PER_DAY
+from planner.catalog.load_campaign import load_assumptions
+from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
 from planner.errors import InputError, PlannerError
 from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
-from planner.request import Request, each_stack, resolve
+from planner.request import Request, cost_model, each_stack, resolve
 from planner.space.axes import Axes
 from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
 from planner.spec.config import OFFLOAD_OPTIMIZER
@@ -40,6 +44,7 @@ NEIGHBOURS = 2
 HARDLY_FASTER, STILL_FASTER = 1.25, 1.02  # the curve ends; the search for a deadline ends
 RESOLUTION = 32  # halving ends at an interval of this share of the size, or one node
 MOST_OFF_BATCH = 0.25  # of the batch that is planner's choice
+LONGEST_DAYS = 16.0  # times the days asked for, that a size worth a look takes at its devices' peak
 MANY_SIZES = 2 * 720_720  # devices, a multiple of every usual number per node
 
 
@@ -53,8 +58,9 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True)
 class Sizing:
-    """The answer. `fewest`: smallest size tried that fits. `knee`: the size from which a doubling does not pay.
-    `batch`: of the sizes, in words; `chooses_batch`: is it not the user's?"""
+    """It. `fewest`: smallest size tried that fits. `least_gpus`, `longest`: sizes of fewer devices are left out,
+    where a run takes more days even at the devices' peak; 0 where none was. `knee`: the size from which a doubling does
+    not pay. `batch`: of the sizes, in words; `chooses_batch`: is it not the user's?"""
 
     goal: Goal
     target: float | None
@@ -69,6 +75,8 @@ class Sizing:
     tried: tuple[Point, ...]
     batch: str
     chooses_batch: bool
+    least_gpus: int = 0
+    longest: float = math.inf
 
     @property
     def found(self) -> bool:
@@ -98,7 +106,7 @@ def size_cluster(
     """
     _check_goal(request, goal, target)
     with Planners(processes) as planners:
-        sizer = _Sizer(request, planners, say)
+        sizer = _Sizer(request, planners, say, _longest(request, goal, target))
         sizer.find_fewest()
         end = ""
         if sizer.fewest is not None and request.tokens is not None:
@@ -120,7 +128,9 @@ def _check_goal(request: Request, goal: Goal, target: float | None) -> None:
 class _Sizer:
     """Sizes tried so far, and the order in which others are."""
 
-    def __init__(self, request: Request, planners: Planners, say: Callable[[str], object]) -> None:
+    def __init__(
+        self, request: Request, planners: Planners, say: Callable[[str], object], longest: float = math.inf
+    ) -> None:
         self.planners, self.say = planners, say
         self.request, self.batch_said = hold_batch(request)
         self.chooses_batch = request.global_batch is None
@@ -132,6 +142,10 @@ class _Sizer:
         self.noun = self.problem.cluster.accelerator.noun
         least = min(_least_devices(problem, self.request) for problem in problems)
         self.least_nodes = -(-least // self.per_node)
+        # below which the run would take longer than that [days], unless it would on all there are
+        self.longest, soon = longest, _least_devices_within(self.problem, request.tokens, longest)
+        first = -(-soon // self.per_node)
+        self.first_nodes = max(self.least_nodes, first) if first <= self.most_nodes else self.least_nodes
 
     def at(self, nodes: int) -> Point:
         """The point of a number of nodes, computed once."""
@@ -203,12 +217,13 @@ class _Sizer:
         return next((point for point in self.tried if point.best), None)
 
     def find_fewest(self) -> None:
-        """Double from the least that could hold the training state until something fits, then halve back."""
+        """Double from the least that could hold the training state and end in an age until something fits, then halve
+        back, unless that was the first."""
         if self.least_nodes > self.most_nodes:
             self.at(self.most_nodes)
             return
-        fails = self.least_nodes - 1
-        nodes = 1 << (self.least_nodes - 1).bit_length()
+        fails = self.first_nodes - 1
+        nodes = 1 << (self.first_nodes - 1).bit_length()
         while True:
             nodes = min(nodes, self.most_nodes)
             if self.request.tokens is not None:  # the climb will want them
@@ -219,7 +234,8 @@ class _Sizer:
             if nodes >= self.most_nodes:
                 return
             nodes *= 2
-        self.halve(fails, nodes, lambda point: point.best is not None)
+        if fails >= self.first_nodes or self.first_nodes == self.least_nodes:
+            self.halve(fails, nodes, lambda point: point.best is not None)
 
     def climb(self, goal: Goal, target: float | None) -> str:
         """Double from the first power of two that fits until it stops paying and the goal is met; why it ended."""
@@ -249,9 +265,6 @@ class _Sizer:
         """Between the doublings around the goal, halve."""
         if target is None or goal is Goal.MIN:
             return
-        likely = self.answer(goal, target)
-        if likely is not None:
-            self.planners.foresee(self._request(likely.nodes, thorough=True))
         if goal is Goal.DAYS:
             good = next((point for point in self.curve if self.meets(point, goal, target)), None)
             if good is not None:
@@ -323,7 +336,7 @@ class _Sizer:
         open_sizes = (
             n
             for n in side
-            if max(self.least_nodes, 1) <= n <= self.most_nodes
+            if max(self.first_nodes, 1) <= n <= self.most_nodes
             and n not in self.points
             and self.roundness(n) >= -USUAL_PIPELINE
         )
@@ -373,7 +386,29 @@ class _Sizer:
             tried=tuple(self.tried),
             batch=self.batches_said(),
             chooses_batch=self.chooses_batch,
+            least_gpus=self.first_nodes * self.per_node if self.first_nodes > self.least_nodes else 0,
+            longest=self.longest,
         )
+
+
+def _longest(request: Request, goal: Goal, target: float | None) -> float:
+    """Days beyond which a size is of no interest: some times those asked for; for a budget as long as hardware is
+    written off."""
+    if goal is Goal.MIN or target is None:
+        return math.inf
+    written_off = load_assumptions(request.assume).depreciation_time / SECONDS_PER_DAY
+    return LONGEST_DAYS * target if goal is Goal.DAYS else written_off
+
+
+def _least_devices_within(problem: Problem, tokens: float | None, days: float) -> int:
+    """Devices below which a run takes more days, even if all products but attention's ran at the peak, and nothing
+    else took time."""
+    if tokens is None or math.isinf(days):
+        return 1
+    work = model_flops(problem.model, 1.0, 1.0).forward_linear
+    passes = 2.0 if problem.job.lora_rank is not None else 3.0  # a frozen model has no gradients of weights
+    seconds = passes * work * tokens / cost_model(problem).layers.gemm_peak
+    return max(math.ceil(seconds / (days * SECONDS_PER_DAY)), 1)
 
 
 def _value(point: Point, goal: Goal) -> float:

@@ -45,7 +45,7 @@ def answer_point(request: Request) -> list[Row]:
         ]
     check_whole(plan)
     named = {"model": request.model, "cluster": request.cluster}  # as asked: two files may hold the same name
-    return [row | named for row in plan_rows(plan)]
+    return [row | named for row in plan_rows(plan)[: request.top]]
 
 
 def here(points: Mapping[int, Request]) -> Iterator[Answer]:

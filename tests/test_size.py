@@ -23,7 +23,7 @@ from planner.report.result_file import SizingFile
 from planner.report.sizing import headline, sizing_document, sizing_facts
 from planner.report.text import render
 from planner.request import Request
-from planner.size import Goal, Sizing, size_cluster
+from planner.size import LONGEST_DAYS, Goal, Sizing, size_cluster
 from planner.space.without import ALL
 from planner.spec.planfile import Plan
 
@@ -67,6 +67,20 @@ def test_fastest_in_budget_equals_every_size_tried(every_size: dict[int, Plan], 
     assert (found.answer.nodes if found.answer else None) == best
     if best is None:
         assert "the cheapest" in headline(found)
+
+
+def test_sizes_that_would_take_an_age_are_not_looked_at() -> None:
+    """20 years on one node are no answer to who asks for days; what is left out takes that long even at the peak."""
+    asked = Request("llama-3.1-8b", "dgx-h100", 4096, tokens=1e13, restrict={"pp": (1,)}, without=("all",))
+    found = size_cluster(asked, Goal.DAYS, 30.0)
+    assert found.found
+    assert found.least_gpus > 8
+    assert found.longest == LONGEST_DAYS * 30.0
+    assert min(point.gpus for point in found.tried) >= found.least_gpus
+    rate = 989.4e12 * 0.999
+    flops = 6 * 7.5e9 * 1e13  # of the parameters in products
+    assert flops / rate / found.longest / 86400 == pytest.approx(found.least_gpus, abs=8)
+    assert f"fewer than {found.least_gpus} GPUs would take" in " ".join(sizing_facts(found)["landmarks"])
 
 
 def test_fewest_that_fit_equals_every_size_tried() -> None:

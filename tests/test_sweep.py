@@ -18,8 +18,10 @@ from planner import sweep_workers
 from planner.cli import app, sweep
 from planner.cli.sweep import csv_text, write_table
 from planner.errors import FileInputError, InputError
+from planner.growth import PASSING_GAIN
 from planner.request import Request
 from planner.spec.load_sweep import load_sweep
+from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rows import COLUMNS
 
 SWEEP = """
@@ -109,6 +111,33 @@ def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
     assert [float(row["step_time_s"]) for row in rows] == [choice.step_time for choice in choices]
     assert choices[0].run is not None
     assert float(rows[0]["cost_usd"]) == choices[0].run.cost
+
+
+PIPED = """
+model: llama-3.1-8b
+cluster: dgx-h100
+gpus: 16
+seq_len: 16384
+global_batch: 32
+without: [optimizer-cuda-graph]
+"""
+
+
+def test_a_point_has_one_row_and_is_near_what_a_plan_finds(tmp_path: Path) -> None:
+    from planner.plan import make_plan
+
+    table, times = tmp_path / "t.csv", []
+    for thorough in ("false", "true"):
+        file = given(tmp_path, f"{PIPED}thorough: {thorough}\n")
+        assert run(file, "-o", table, "--workers", 1, "--restart").exit_code == 0
+        with table.open(newline="") as lines:
+            (row,) = csv.DictReader(lines)
+        times.append(float(row["step_time_s"]))
+    whole = make_plan(
+        Request("llama-3.1-8b", "dgx-h100", 16, 16384, "32", without=("optimizer-cuda-graph",), top=1)
+    )
+    assert times[1] == whole.choices[0].step_time
+    assert times[1] * (1 - CLOSED_GAP) <= times[0] <= times[1] * (1 + PASSING_GAIN)
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

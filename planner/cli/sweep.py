@@ -139,7 +139,16 @@ def requests_of(asked: SweepFile) -> list[Request]:
             calibration=Path(asked.calibration) if asked.calibration is not None else None,
         )  # fmt: skip
         request = options.request(point["model"], point["cluster"], point.get("gpus"))
-        requests.append(replace(request, top=asked.top, front=False, without=without))
+        requests.append(
+            replace(
+                request,
+                top=asked.top,
+                thorough=asked.thorough,
+                without=without,
+                front=False,
+                seek_batch=False,
+            )
+        )
     return requests
 
 

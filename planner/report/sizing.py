@@ -137,7 +137,7 @@ def _no_answer(sizing: Sizing) -> str:
 def _landmarks(sizing: Sizing) -> list[str]:
     lines, noun = [], _noun(sizing)
     for word, point in (
-        ("fewest that fit", sizing.fewest),
+        ("fewest that fit" if not sizing.least_gpus else "smallest tried", sizing.fewest),
         ("cheapest", sizing.cheapest if sizing.curve else None),
         ("fastest", sizing.fastest if sizing.curve else None),
     ):
@@ -146,6 +146,9 @@ def _landmarks(sizing: Sizing) -> list[str]:
             whole = f": {days(run_days(run))}" if run else f": {precise_time(point.best.step_time)} a step"
             price = f", {money(run.cost)}" if run and run.cost is not None else ""
             lines.append(f"{word}: {point.gpus:,} {noun}s{whole}{price}")
+    if sizing.least_gpus:
+        least = f"fewer than {sizing.least_gpus:,} {noun}s would take more than {days(sizing.longest)}"
+        lines.append(f"{least} even at their peak: not looked at")
     better = _better(sizing)
     if better is not None:
         whole = f"{days(better.days)}, {money(better.cost)}"

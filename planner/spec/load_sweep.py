@@ -4,7 +4,7 @@
     cluster: dgx-h100                        global_batch, precision, optimizer, stack
     gpus: [64, 128, 256]
     seq_len: [4096, 8192]
-    tokens: 1T                               the same for all: tokens, set, without, assume, headroom, mtp, top
+    tokens: 1T                               the same for all: tokens, set, without, assume, headroom, mtp, top, ..
     set: {tp: [1, 2, 4, 8]}
 
 Left out: how a combination is answered (`sweep`).
@@ -46,7 +46,8 @@ Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9, strict=True)], ...
 
 
 class SweepFile(BaseModel):
-    """What a sweep file holds."""
+    """What a sweep file holds. `top`: rows of a point at most. `thorough`: do layouts of pipelines get the whole effort
+    of a plan?"""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,6 +67,7 @@ class SweepFile(BaseModel):
     headroom: str = "5%"
     mtp: bool = False
     top: int = Field(1, ge=1, le=MOST_TOP)
+    thorough: bool = False
 
     def points(self) -> list[dict[str, Any]]:
         """Every combination, the last of `GRID` changing fastest; keys not given are left out."""
