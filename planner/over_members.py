@@ -156,6 +156,10 @@ def _screened(posed: Sequence[Posed], thorough: bool, watch: Stopwatch) -> tuple
         screened.append(one.fastest(watch.stopped, None if thorough else best, NEAR))
         # what surely fits comes before what is faster
         best = min((s for s in screened if len(s.best)), key=lambda s: (s.allowed, s.step_time), default=None)
+        most = math.inf if best is None else best.step_time * (1 + NEAR)
+        for other in screened:
+            if other.step_time > most:  # its layouts are bounded, its leaves are not costed again
+                other.posed.source.forget_costs()
         if watch.stopped():
             break
     if best is None:

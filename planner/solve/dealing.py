@@ -63,6 +63,10 @@ class LeafCosts:
                 )
         return self.least[named], self.time[named], self.memory[named]
 
+    def forget(self) -> None:
+        """Know nothing any more, and take no room."""
+        self.least = self.time = self.memory = np.zeros(0)
+
     def counts(self, fits: float) -> tuple[int, int]:
         """How many are known, and how many of them need more than `fits` [bytes]."""
         known = ~np.isnan(self.memory)
@@ -190,6 +194,11 @@ class Source:
             by_memory += dealt.costs.unknown(np.flatnonzero(least > limit))
             costed, too_large = costed + known, too_large + larger
         return costed, by_memory, too_large
+
+    def forget_costs(self) -> None:
+        """No search will ask for leaves any more, nor count them."""
+        for dealt in (*self.done, *self.larger):
+            dealt.costs.forget()
 
     def by_memory(self, least: Callable[[], float]) -> Iterator[Dealt]:
         """The blocks dealt so far, and then further ones, until all others need as much memory as `least` says

@@ -329,7 +329,7 @@ class Space:
         counts = self._sieve.removed
         return tuple(Removed(rule.id, counts[rule.id]) for rule in self._rules if counts[rule.id])
 
-    @cached_property
+    @property
     def cuts(self) -> ConfigTable:
         """The cuts as configurations with one chunk a rank and all else neutral."""
         columns = {axis: column for axis, column in self._columns.items() if axis in AXES}
