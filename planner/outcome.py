@@ -12,9 +12,10 @@ from dataclasses import replace
 from planner.request import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import (
     DEFAULT_BATCH_TOKENS,
-    TOKENS_MEANT,
+    TOKENS,
     batch_words,
     global_batch_of,
+    in_tokens,
     rounded_batch,
     shards_of,
 )
@@ -51,14 +52,14 @@ def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, st
     if seq_len is None:
         model = load_model(request.model, with_mtp=request.with_mtp)
         seq_len = min(model.max_position or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
-    if text is not None and not text.lower().endswith("tok"):
-        doubts = global_batch_of(text, max(seq_len, 1), 1)[1]
-        doubted = "".join(TOKENS_MEANT + said.partition(TOKENS_MEANT)[2] for said in doubts)
-        return request, f"global batch held at {text} sequence{'s' * (text != '1')}, as given{doubted}"
+    if text is not None and not in_tokens(text):
+        batch, _ = global_batch_of(text, max(seq_len, 1), 1)
+        held = f"global batch held at {batch:,} sequence{'s' * (batch != 1)}, as given"
+        return replace(request, global_batch=str(batch)), held
     tokens = (
         DEFAULT_BATCH_TOKENS
         if text is None
-        else parse_count(text[:-3], "the global batch", example="512 or 16Mtok")
+        else parse_count(text.strip()[: -len(TOKENS)], "the global batch")
     )
     wanted = max(tokens / max(seq_len, 1), 1.0)
     if sizes:

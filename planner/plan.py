@@ -53,6 +53,7 @@ from planner.solve.relax import (
 )
 from planner.solve.search import SearchResult, search
 from planner.space.axes import recompute_choices
+from planner.space.batch import in_tokens
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
 from planner.spare_nodes import FEW_CUTS, with_spare_nodes
@@ -221,7 +222,7 @@ def _resized(request: Request, problem: Problem) -> Callable[[int], Problem | No
     """The same problem on other numbers of devices, None where these are no whole nodes; a batch that was not given in
     sequences is the one that a plan has there."""
     asked = request.global_batch
-    free = asked is None or asked.lower().endswith("tok")
+    free = asked is None or in_tokens(asked)
     batch = asked if free else str(problem.job.global_batch)
     held = replace(request, global_batch=batch, seq_len=problem.job.seq_len)
 

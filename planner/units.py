@@ -29,6 +29,8 @@ _TIME: Final = {
 _KWH: Final = 3.6e6  # joules
 _NUMBER: Final = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
+_LONGEST: Final = 9  # digits
+
 GIB: Final = 2.0**30
 GB: Final = 1e9
 LONG: Final = 2 * 3600.0  # seconds; more are told in hours and days
@@ -101,6 +103,18 @@ def parse_count(text: str, what: str, most: float = math.inf, example: str = "15
     if count > most:
         raise UnitError(f"{what} must be at most {most:g}", repr(text), hint)
     return count
+
+
+def parse_length(text: str, what: str) -> int:
+    """Read the length of a sequence, such as 4096, "8k" or "1M", with binary prefixes: 8,192 and 1,048,576 tokens.
+
+    Raises `UnitError`."""
+    match = re.match(r"^\s*(\d[\d_]*)\s*(|[kKmM]i?)\s*$", text, re.ASCII)
+    if match is None or len(match.group(1)) > _LONGEST:
+        raise UnitError(
+            f"{what} must be a whole number, with k if wanted", repr(text), "write it like 4096 or 8k"
+        )
+    return int(match.group(1)) * {"": 1, "k": 2**10, "m": 2**20}[match.group(2)[:1].lower()]
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:

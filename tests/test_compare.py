@@ -134,7 +134,7 @@ def test_the_batch_is_the_same_for_all() -> None:
     assert request.global_batch == "1024"
     assert "1,024 sequences" in said
     assert hold_batch(replace(REQUEST, global_batch="16Mtok"))[0].global_batch == "4096"
-    assert hold_batch(REQUEST)[0] is REQUEST
+    assert hold_batch(REQUEST)[0] == REQUEST
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from planner.objective import plan_with_size
 from planner.outcome import hold_batch
 from planner.plan import make_plan
 from planner.report.facts import subject_lines
-from planner.report.proof import assumed, cautions, once_sentence
+from planner.report.proof import cautions, once_sentence
 from planner.request import Request, cost_model, resolve
-from planner.space.batch import batch_words, global_batch_of
+from planner.space.batch import LARGEST_BATCH, batch_words, global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.space.without import ALL
@@ -28,6 +28,7 @@ from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompu
 from planner.spec.planfile import Ending, Plan, PlannedConfig, Verdict
 from planner.spec.stack import Stack, elsewhere
 from planner.spec.verdict import MemoryVerdict
+from planner.units import parse_count
 from tests.problems import pins_of
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
@@ -97,24 +98,27 @@ def test_a_run_shorter_than_a_step_is_refused() -> None:
     resolve(replace(SMALL, tokens=524288.0))
 
 
-def test_a_huge_batch_in_letters_is_asked_about() -> None:
-    assert "write 4Mtok" in str(global_batch_of("4M", 8192, 8))
-    assert not global_batch_of("16k", 8192, 8)[1]
-    assert not global_batch_of("120000", 8192, 8)[1]
-    assert "write 4000000tok" in str(global_batch_of("4000000", 8192, 8)), (
-        "nobody trains on 33B tokens a step"
-    )
-    assert "write 2Mtok" in str(global_batch_of("2M", 128, 8))
+@pytest.mark.parametrize("text", ["4M", "4000000", "2m", "1B", "4 M"])
+def test_a_batch_that_may_count_tokens_is_refused_with_both_readings(text: str) -> None:
+    with pytest.raises(InputError) as refused:
+        global_batch_of(text, 8192, 8)
+    said = str(refused.value)
+    count = parse_count(text, "it")
+    assert f"{count:,.0f} sequences" in said
+    assert f"{count / 8192:,.0f} sequences of 8,192" in said
+    for unit, sequences in (("tok", count / 8192), ("seq", count)):
+        assert f"{text}{unit}" in said
+        if sequences <= LARGEST_BATCH:
+            assert global_batch_of(f"{text}{unit}", 8192, 8)[0] == pytest.approx(sequences, rel=0.13)
 
 
-def test_a_batch_that_may_mean_tokens_is_doubted_at_the_head() -> None:
-    doubt = "global batch 4,000,000 sequences, 16.4B tokens: if tokens are meant, write 4Mtok"
-    plan = make_plan(replace(SMALL, seq_len=4096, global_batch="4M"))
-    assert doubt in subject_lines(plan)
-    assert doubt in plan.assumptions
-    assert doubt not in assumed(plan)
-    assert not any("tokens are meant" in line for line in subject_lines(make_plan(SMALL)))
-    assert hold_batch(replace(SMALL, global_batch="4M"))[1].endswith("if tokens are meant, write 4Mtok")
+def test_usual_batches_count_sequences() -> None:
+    for text, batch in (("16k", 16_000), ("120000", 120_000), ("512", 512), ("2seq", 2), ("2kseq", 2_000)):
+        assert global_batch_of(text, 8192, 8) == (batch, ())
+    with pytest.raises(InputError, match="write 4Mtok or 4Mseq"):
+        make_plan(replace(SMALL, seq_len=4096, global_batch="4M"))
+    with pytest.raises(InputError, match="write 4Mtok or 4Mseq"):
+        hold_batch(replace(SMALL, global_batch="4M"))
     assert hold_batch(replace(SMALL, global_batch="64"))[1] == "global batch held at 64 sequences, as given"
 
 

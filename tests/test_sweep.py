@@ -84,6 +84,15 @@ def test_points_that_are_refused_are_counted_and_the_first_says_why(tmp_path: Pa
     assert "1 of 1 points without a plan, 1 of them refused" in none.stderr
 
 
+def test_lengths_are_read_as_on_the_command_line(tmp_path: Path) -> None:
+    asked = load_sweep(given(tmp_path, "model: a\ncluster: b\nseq_len: [4k, 8192, 16K]\n"))
+    assert asked.seq_len == (4096, 8192, 16384)
+    with pytest.raises(FileInputError, match="seq_len"):
+        load_sweep(given(tmp_path, "model: a\ncluster: b\nseq_len: 8kk\n"))
+    with pytest.raises(FileInputError, match="twice"):
+        load_sweep(given(tmp_path, "model: a\ncluster: b\nseq_len: [4k, 4096]\n"))
+
+
 def test_families_of_stacks_are_their_newest(tmp_path: Path) -> None:
     text = (
         "model: llama-3.2-1b\ncluster: 1x8 h100\nseq_len: 2048\nstack: [deepspeed, torchtitan-2026]\ntop: 1\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.units import format_bandwidth, format_capacity, format_small
+from planner.errors import UnitError
+from planner.units import format_bandwidth, format_capacity, format_small, parse_length
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,25 @@ def test_a_small_share_is_not_nothing() -> None:
     assert format_small(0.0031) == "0.3 %"
     assert format_small(0.0005, "") == "0.1%"
     assert format_small(0.00046) == "less than 0.1 %"
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("4096", 4096),
+        ("8k", 8192),
+        ("8K", 8192),
+        ("8Ki", 8192),
+        (" 128 k ", 131_072),
+        ("1M", 1_048_576),
+        ("1_000", 1000),
+    ],
+)
+def test_a_length_is_read_as_people_write_it(text: str, tokens: int) -> None:
+    assert parse_length(text, "a length") == tokens
+
+
+@pytest.mark.parametrize("text", ["", "k", "8.5", "8.5k", "-1", "8G", "8kk", "²", "٣", "9" * 10, "8 tokens"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="write it like 4096 or 8k"):
+        parse_length(text, "a length")

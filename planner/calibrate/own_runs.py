@@ -21,12 +21,12 @@ from planner.catalog.load_stacks import default_stack, stack_families
 from planner.errors import InputError, UnitError
 from planner.estimate import named_config
 from planner.request import Request, resolve
-from planner.space.restriction import parse_restriction
+from planner.space.restriction import parse_restriction, separate
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.load_cluster import accelerator_of, load_accelerator
 from planner.spec.rule import Problem
-from planner.units import parse_quantity
+from planner.units import parse_length, parse_quantity
 
 WARM_UP: Final = 10  # steps at most that are not counted, a fifth of a short log
 _RATE: Final = re.compile(
@@ -93,12 +93,12 @@ def _check_batch(facts: LogFacts, problem: Problem) -> None:
 def parse_run(text: str) -> tuple[str, dict[str, str]]:
     """ "train.log:tp=8,pp=2" as the log (or a time) and its settings. Raises `InputError`."""
     axis = r"\s*[\w-]+\s*=[^,=]+"
-    match = re.match(rf"^(.*?)(?::({axis}(?:,{axis})*))?$", text.strip(), re.DOTALL)
+    match = re.match(rf"^(.*?)(?::({axis}(?:[\s,]+{axis})*))?$", text.strip(), re.DOTALL)
     figure, _, rest = text.strip().partition(":")
     if match is None or not match[1] or (not match[2] and rest and is_time(figure)):
         hint = "write b.log:tp=4,pp=4 or '7.9 s:tp=2,micro_batch=2'"
         raise InputError("--run must look like LOG:axis=value,axis=value", repr(text), hint)
-    pairs = [part.split("=") for part in (match[2] or "").split(",") if part]
+    pairs = [part.split("=") for part in separate([match[2]] if match[2] else [])]
     settings = {name.strip().replace("-", "_"): value.strip() for name, value in pairs}
     if len(settings) < len(pairs):
         raise InputError("each axis of a --run must be given once", repr(text))
@@ -112,7 +112,9 @@ def request_of(base: Request, settings: Mapping[str, str]) -> Request:
     return replace(
         request,
         gpus=_whole(settings, "gpus", request.gpus),
-        seq_len=_whole(settings, "seq_len", request.seq_len),
+        seq_len=parse_length(settings["seq_len"], "seq_len of a --run")
+        if "seq_len" in settings
+        else request.seq_len,
         global_batch=settings.get("global_batch", request.global_batch),
         precision=settings.get("precision", request.precision),
     )

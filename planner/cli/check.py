@@ -22,7 +22,7 @@ from planner.cli.files import (
     readable,
     recognize,
 )
-from planner.cli.options import CalibrationOption, JsonOption
+from planner.cli.options import CalibrationOption, JsonOption, check_count, sequence_length
 from planner.cli.output import say, say_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,13 @@ ClusterOption = Annotated[
 GpusOption = Annotated[int | None, typer.Option("--gpus", help="Devices (default: what the files say).")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model, where the files don't describe it.")]
 SeqLenOption = Annotated[
-    int | None, typer.Option("--seq-len", min=1, help="Tokens in a sequence, where the files don't say.")
+    int | None,
+    typer.Option(
+        "--seq-len",
+        parser=sequence_length,
+        metavar="<int>",
+        help="Tokens in a sequence, where the files don't say.",
+    ),
 ]
 BatchOption = Annotated[
     int | None, typer.Option("--global-batch", min=1, help="Sequences per step, where the files don't say.")
@@ -66,6 +72,7 @@ def check(
     as_json: JsonOption = False,
 ) -> int:
     """Check launch files: legality, memory, speed. Says what would be faster as well."""
+    check_count("seq-len", seq_len)
     texts, not_read = read_files(files)
     answer = check_files(
         texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, config_among(files)

@@ -5,7 +5,6 @@ Left out: how a configuration is placed and what stopped others (`solve/`), and 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +35,6 @@ ClusterOption = Annotated[
     ),
 ]
 EPILOG = "\b\nExample:\n  planner explain plan.json --rank 777 --why-not tp=8,pp=16"
-_BETWEEN_AXES = re.compile(r",(?=\s*[A-Za-z_-]+\s*=)")
 
 
 def explain(
@@ -90,7 +88,7 @@ def explain_plan(
     devices = config.tp * config.cp * config.pp * config.dp
     if rank is not None and not 0 <= rank < devices:
         raise InputError(f"--rank must be from 0 to {devices - 1}", str(rank), "ranks are numbered from 0")
-    named = None if why_not is None else parse_restriction(_BETWEEN_AXES.split(why_not), "--why-not")
+    named = None if why_not is None else parse_restriction([why_not], "--why-not")
     shown = 0 if rank is None else rank
     stage = layout_of(problem, config).place_of(shown).get("pp", 0)
     search_rules = rules_for(problem.stack)

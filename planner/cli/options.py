@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from planner.errors import InputError
+from planner.errors import InputError, UnitError
+from planner.units import parse_length
 
 if TYPE_CHECKING:
     from planner.request import Request
@@ -79,6 +80,14 @@ def whole_number(text: str) -> int:
         raise typer.BadParameter(f"must be a whole number, such as 4096, given {text!r}") from None
 
 
+def sequence_length(text: str) -> int:
+    """Tokens in a sequence as typed. Raises `typer.BadParameter`."""
+    try:
+        return parse_length(text, "it")
+    except UnitError:
+        raise typer.BadParameter(f"must be a whole number, such as 4096 or 8k, given {text!r}") from None
+
+
 GpusOption = Annotated[
     int | None,
     typer.Option(parser=whole_number, metavar="<int>", help="Devices to use (default: the whole cluster)."),
@@ -86,9 +95,9 @@ GpusOption = Annotated[
 SeqLenOption = Annotated[
     int | None,
     typer.Option(
-        parser=whole_number,
+        parser=sequence_length,
         metavar="<int>",
-        help="Tokens in a sequence (default: the model's context, at most 8192).",
+        help="Tokens in a sequence, 8k for 8192 (default: the model's context, at most 8192).",
     ),
 ]
 BatchOption = Annotated[

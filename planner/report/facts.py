@@ -12,7 +12,6 @@ from itertools import groupby
 
 from planner.headline import gap_said
 from planner.report.options_text import changed_options, stack_letters
-from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
 from planner.spec.machine.cluster import LinkKind
@@ -130,7 +129,6 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
         f"{job.precision}{_bf16_ends(job)}, {job.optimizer}"
         + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
-        *(said for said in plan.assumptions if TOKENS_MEANT in said),
         *plan.notes,
     )
 

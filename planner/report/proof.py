@@ -12,7 +12,6 @@ from typing import Final
 from planner.headline import ended_by
 from planner.launchable import WITHOUT_FILES
 from planner.report.options_text import held_sentence
-from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
     CLOSED_GAP,
@@ -148,10 +147,8 @@ def cautions(plan: Plan) -> tuple[str, ...]:
 
 
 def assumed(plan: Plan) -> tuple[str, ...]:
-    """What is assumed, and is no caution or said at the head."""
-    return tuple(
-        said for said in plan.assumptions if not said.startswith(WITHOUT_FILES) and TOKENS_MEANT not in said
-    )
+    """What is assumed, and is no caution."""
+    return tuple(said for said in plan.assumptions if not said.startswith(WITHOUT_FILES))
 
 
 def _memory_cautions(plan: Plan) -> tuple[str, ...]:

@@ -15,10 +15,9 @@ from planner.units import format_count, parse_count
 
 DEFAULT_BATCH_TOKENS: Final = 4e6
 USUAL_PIPELINE: Final = 16  # an odd factor of the devices up to this a pipeline can take
-LARGEST_USUAL_STEP: Final = 1e9  # tokens; DeepSeek-V3's steps have 63M
-LARGEST_CREDIBLE_STEP: Final = 1e10  # tokens, and a million sequences, however they are written
-MOST_CREDIBLE: Final = 1_000_000
-TOKENS_MEANT: Final = ": if tokens are meant, write "
+TOKENS, SEQUENCES = "tok", "seq"  # behind a number
+LARGEST_CREDIBLE_STEP: Final = 1e10  # tokens; DeepSeek-V3's steps have 63M
+MOST_CREDIBLE: Final = 1_000_000  # sequences
 _WORST: Final = (0, 0.0)
 LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
@@ -26,17 +25,15 @@ LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit num
 def global_batch_of(
     text: str | None, seq_len: int, devices: int, shards: int = 1
 ) -> tuple[int, tuple[str, ...]]:
-    """Sequences per step: as given, from tokens, or about 4M tokens rounded so that dp can divide it.
+    """Sequences per step: as given ("512", "512seq"), from tokens ("4Mtok"), or about 4M tokens rounded so that dp can
+    divide it; and what was assumed.
 
-    `shards`: what a batch that nobody named must be a multiple of.
+    `shards`: what a batch that nobody named must be a multiple of. Raises `InputError` for a number that may be either.
     """
-    in_tokens = text is None or text.lower().endswith("tok")
-    wanted = (
-        DEFAULT_BATCH_TOKENS
-        if text is None
-        else parse_count(text[:-3] if in_tokens else text, "the global batch", example="512 or 16Mtok")
-    )
-    sequences = wanted / seq_len if in_tokens else wanted
+    number, in_tokens = DEFAULT_BATCH_TOKENS, True
+    if text is not None:
+        number, in_tokens = _number_of(text, seq_len)
+    sequences = number / seq_len if in_tokens else number
     if sequences > LARGEST_BATCH:
         raise InputError(
             f"the global batch must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
@@ -44,7 +41,7 @@ def global_batch_of(
     if not in_tokens:
         if sequences != int(sequences):
             raise InputError("the global batch must be a whole number of sequences", str(text))
-        return int(sequences), _doubted(str(text), int(sequences), seq_len)
+        return int(sequences), ()
     batch, most = rounded_batch(sequences, (devices,), shards if text is None else 1)
     what = "asked for as tokens"
     if text is None:
@@ -56,10 +53,40 @@ def global_batch_of(
     return batch, (f"global batch {batch_words(batch, seq_len)} ({what}, rounded to a legal size)",)
 
 
+def in_tokens(text: str) -> bool:
+    """Is a batch given in tokens?"""
+    return text.strip().lower().endswith(TOKENS)
+
+
+def _number_of(text: str, seq_len: int) -> tuple[float, bool]:
+    """The number of a batch, and whether it counts tokens; sequences where it says nothing and is a usual number of
+    these."""
+    bare, example = text.strip(), "512 or 16Mtok"
+    if in_tokens(bare):
+        return parse_count(bare[: -len(TOKENS)], "the global batch", example=example), True
+    stated = bare.lower().endswith(SEQUENCES)
+    bare = bare[: -len(SEQUENCES)] if stated else bare
+    number = parse_count(bare, "the global batch", example=example)
+    usual = bare[-1:].isdigit() or bare[-1:] in ("k", "K")
+    credible = usual and number <= MOST_CREDIBLE and number * seq_len <= LARGEST_CREDIBLE_STEP
+    if stated or credible:
+        return number, False
+    raise InputError(
+        "the global batch must say what so large a number counts",
+        f"{text}: {number:,.0f} sequences ({_count(number * seq_len)} tokens), or as many tokens "
+        f"({number / seq_len:,.0f} sequences of {seq_len:,})",
+        f"write {bare}{TOKENS} or {bare}{SEQUENCES}",
+    )
+
+
+def _count(number: float) -> str:
+    return format_count(number).replace(" ", "")
+
+
 def batch_words(batch: int, seq_len: int) -> str:
     """A batch and its tokens in words: below a million, all of them."""
     tokens = batch * seq_len
-    size = f"{tokens / 1e6:.3g}M" if 1e6 <= tokens < 9.995e8 else format_count(tokens).replace(" ", "")
+    size = f"{tokens / 1e6:.3g}M" if 1e6 <= tokens < 9.995e8 else _count(tokens)
     said = f"{tokens:,}" if tokens < 1e6 else size
     return f"{batch:,} sequence{'s' * (batch != 1)}, {said} token{'s' * (tokens != 1)}"
 
@@ -85,15 +112,6 @@ def _suits(step: int, devices: int) -> tuple[int, float]:
     the divisors it has."""
     common = math.gcd(step, devices)
     return -max(odd_part(devices // common), USUAL_PIPELINE), len(divisors(common)) / len(divisors(devices))
-
-
-def _doubted(text: str, sequences: int, seq_len: int) -> tuple[str, ...]:
-    """That a batch such as "4M" counts sequences, where tokens are likelier to be meant."""
-    tokens = sequences * seq_len
-    credible = tokens <= (LARGEST_CREDIBLE_STEP if text[-1:].isdigit() else LARGEST_USUAL_STEP)
-    if credible and sequences <= MOST_CREDIBLE:
-        return ()
-    return (f"global batch {sequences:,} sequences, {tokens / 1e9:,.3g}B tokens{TOKENS_MEANT}{text}tok",)
 
 
 def odd_part(number: int) -> int:

@@ -5,6 +5,7 @@ Left out: whether the values are legal, which the rules decide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -25,13 +26,21 @@ from planner.spec.config import (
     recomputed_modules,
 )
 
+_BETWEEN: Final = re.compile(r"[\s,]+(?=[A-Za-z][\w-]*\s*=)")
 _LONGEST: Final = 9  # digits of a degree
 _OTHER_NAMES: Final = {"mbs": "micro_batch", "cp_comm_type": "cp_kind"}
 _SWITCH: Final = {"0": 0, "1": 1, "no": 0, "yes": 1, "false": 0, "true": 1, "off": 0, "on": 1}
 
 
+def separate(settings: Iterable[str]) -> list[str]:
+    """Settings one by one, of which a text may hold several: "tp=8,16,pp=4" or "tp=8,16 pp=4"."""
+    return [one for text in settings for one in _BETWEEN.split(text.strip())]
+
+
 def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[str, tuple[int, ...]]:
-    """The values that `--set axis=v[,v...]` leaves to each axis. `option`: the one that errors speak of.
+    """The values that `--set axis=v[,v...]` leaves to each axis; a text may name several (`separate`).
+
+    `option`: the one that errors speak of.
 
     Raises `InputError`.
     """
@@ -39,7 +48,7 @@ def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[st
         option, "--set pp=8,16"
     )
     restrict: dict[str, tuple[int, ...]] = {}
-    for setting in settings:
+    for setting in separate(settings):
         name, equals, values = setting.partition("=")
         name = name.strip().lower().replace("-", "_")
         axis = _OTHER_NAMES.get(name, name)
@@ -69,7 +78,7 @@ def split_layout(settings: Iterable[str]) -> tuple[str, list[str]]:
     Raises `InputError`.
     """
     stated = [(name.strip().lower(), text.strip(), name + equals + text)
-              for name, equals, text in (setting.partition("=") for setting in settings)]  # fmt: skip
+              for name, equals, text in (setting.partition("=") for setting in separate(settings))]  # fmt: skip
     layouts = [text for name, text, _ in stated if name == "layout"]
     if len(layouts) > 1 or not all(layouts):
         raise InputError("--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3")
@@ -126,10 +135,6 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
         raise InputError(f"{axis} must have at most {_LONGEST} digits", setting)
     lowest, highest = degree_range(axis)
     must = f"{axis} must be a whole number from {lowest} to {highest:,}"
-    name, equals, _ = value.partition("=")
-    if equals and name.strip().lower().replace("-", "_") in (*RESTRICTABLE, *_OTHER_NAMES):
-        hint = f"repeat --set: --set {setting.replace(',' + value, '')} --set {value}"
-        raise InputError(must, value, hint if example.startswith("--set") else f"write it like {example}")
     if not (value.isascii() and value.isdigit()):
         raise InputError(must, setting, f"write it like {example}")
     return int(value)

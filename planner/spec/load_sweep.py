@@ -18,8 +18,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from planner.errors import FileInputError, field_given, field_must
+from planner.errors import FileInputError, UnitError, field_given, field_must
 from planner.spec.load_yaml import read_yaml
+from planner.units import parse_length
 
 MOST_POINTS: Final = 1_000_000
 MOST_TOP: Final = 100
@@ -42,6 +43,19 @@ def _as_text(given: Any) -> Any:
 
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=500)], ...], BeforeValidator(_as_text)]
+
+
+def _as_lengths(given: Any) -> Any:
+    return given if given is None else [_as_length(one) for one in _several(given)]
+
+
+def _as_length(given: Any) -> Any:
+    try:
+        return parse_length(given, "a sequence length") if isinstance(given, str) else given
+    except UnitError:  # told with its key, as what is no number is
+        return given
+
+
 Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9, strict=True)], ...], BeforeValidator(_several)]
 
 
@@ -54,7 +68,7 @@ class SweepFile(BaseModel):
     model: Texts
     cluster: Texts
     gpus: Counts | None = None
-    seq_len: Counts | None = None
+    seq_len: Annotated[Counts | None, BeforeValidator(_as_lengths)] = None
     global_batch: Texts | None = None
     precision: Texts | None = None
     optimizer: Texts | None = None

@@ -587,11 +587,11 @@ def test_two_outputs_of_a_verb_are_two_files(planner: Callable[..., Outcome], tm
     assert (refused.code, "another file" in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize("given", ["8k", "8.5", "many"])
+@pytest.mark.parametrize("given", ["8G", "8.5", "many", "0x10"])
 def test_a_number_that_is_none_is_shown(planner: Callable[..., Outcome], given: str) -> None:
     refused = planner("plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--seq-len", given)
     assert refused.code == 2
-    assert f"must be a whole number, such as 4096, given '{given}'" in refused.err
+    assert f"must be a whole number, such as 4096 or 8k, given '{given}'" in refused.err
 
 
 # --- numbers that are none, and files of planner's own in the wrong place

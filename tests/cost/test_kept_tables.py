@@ -35,7 +35,9 @@ def test_kept_values_are_those_evaluated(monkeypatch) -> None:
     rng, kept, asked = np.random.default_rng(7), KeptTables[_Table](), 0
     # 256 ends in a byte of zeros, 0 in four
     every = np.array([(a, b) for a in (0, 1, 256, 257) for b in (0, 1, 255, 256, 65536)], dtype=np.int32)
-    every = np.concatenate([every, np.array([(a, -b) for a in range(7) for b in range(1, 6)], dtype=np.int32)])
+    every = np.concatenate(
+        [every, np.array([(a, -b) for a in range(7) for b in range(1, 6)], dtype=np.int32)]
+    )
     for _ in range(60):
         keys = every[rng.permutation(len(every))[: rng.integers(1, 31)]]
         rows: list[int] = []

@@ -6,7 +6,7 @@ import pytest
 
 from planner.errors import InputError
 from planner.space.axes import check_restriction
-from planner.space.restriction import parse_restriction, value_text
+from planner.space.restriction import parse_restriction, separate, split_layout, value_text
 from planner.spec.config import ParallelConfig
 
 
@@ -64,8 +64,9 @@ def test_refuses(settings: list[str]) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("tp=2,pp=2", "repeat --set: --set tp=2 --set pp=2"),
-        ("tp=2,mbs=2", "repeat --set: --set tp=2 --set mbs=2"),
+        ("tp=2,pq=2", "axis of --set"),
+        ("tp=2,tp=4", "tp of --set must be given once"),
+        ("tp=2,pp=", "pp="),
         ("sp=2", "sp must be 0 or 1"),
         ("sp=perhaps", "sp must be 0 or 1"),
         ("tp=x", "tp must be a whole number from 1 to 1,048,576"),
@@ -92,3 +93,17 @@ def test_a_number_that_is_too_long_is_told_so() -> None:
 def test_an_unknown_axis_names_the_nearest() -> None:
     with pytest.raises(InputError, match="micro_batch"):
         parse_restriction(["microbatch=1"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["tp=8,16,pp=4", "sp=1"], ["tp=8,16 pp=4", "sp=1"], ["tp=8, 16, pp = 4, sp=1"], ["tp=8,16", "pp=4 sp=1"],
+        [" tp=8,16\tpp=4,sp=1 "],
+    ],
+)  # fmt: skip
+def test_several_settings_in_one_text_are_read_as_one_by_one(settings: list[str]) -> None:
+    assert parse_restriction(settings) == {"tp": (8, 16), "pp": (4,), "sp": (1,)}
+    layout = "Et*3|t*4|tttL"
+    assert split_layout([*settings, f"layout={layout}"]) == (layout, separate(settings))
+    assert split_layout([f"{settings[0]},layout=8,9,9,6", *settings[1:]])[0] == "8,9,9,6"
