@@ -22,7 +22,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from planner import __version__
-from planner.errors import InputError, PlannerError
+from planner.errors import InputError, PlannerError, install_hint
 from planner.request import Request
 from planner.spec.rows import Row
 from planner.sweep_workers import AHEAD, Answer, Workers, answer_point
@@ -85,7 +85,7 @@ def _distributed() -> Any:
         import distributed
     except ModuleNotFoundError:
         must = "--dask needs Dask's distributed package, here and on the workers"
-        raise InputError(must, hint="install it: pip install 'planner[sweep]'") from None
+        raise InputError(must, hint=install_hint("sweep")) from None
     return distributed
 
 

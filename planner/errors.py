@@ -21,6 +21,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+DISTRIBUTION: Final = "llm-training-planner"  # as pip installs it
 _FEW: Final = 30  # names that a message can hold
 
 
@@ -58,6 +59,11 @@ def _restored(kind: type[PlannerError], values: dict[str, Any]) -> PlannerError:
 
 class InputError(PlannerError):
     """Malformed input."""
+
+
+def install_hint(extra: str) -> str:
+    """How to install what an optional extra of the distribution brings."""
+    return f"install what it needs: pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class UnitError(InputError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from planner.catalog.load_stacks import read_stack
-from planner.errors import FileInputError
+from planner.errors import DISTRIBUTION, FileInputError, install_hint
 from planner.spec.load_model import load_model
 from planner.spec.load_sweep import load_sweep
 from planner.spec.machine.load_cluster import cluster_specs, load_cluster
@@ -92,3 +94,26 @@ def test_what_a_sweep_holds_is_said_in_its_words(tmp_path: Path, line: str, said
     )
     with pytest.raises(FileInputError, match=said):
         load_sweep(file)
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_hint_installs_this_project() -> None:
+    """`planner` on PyPI is another project: whoever follows a hint must not install that."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert project["name"] == DISTRIBUTION
+    offered = install_hint("sweep")
+    for path in (
+        *ROOT.glob("planner/**/*.py"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("planner/**/*.j2"),
+        ROOT / "README.md",
+    ):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"pip install ['\"]?planner\b", text), path
+        offered += "".join(re.findall(r"pip install '[^']*'", text))
+    named = re.findall(rf"{DISTRIBUTION}\[([a-z,]+)\]", offered)
+    assert named
+    assert {extra for some in named for extra in some.split(",")} <= set(extras)

@@ -19,7 +19,7 @@ import typer
 
 from planner.cli.options import CalibrationOption
 from planner.cli.report import MOST_CELLS, MOST_RANKS, drawn_plan_page
-from planner.errors import InputError, PlannerError, UnknownNameError
+from planner.errors import InputError, PlannerError, UnknownNameError, install_hint
 from planner.wording import reword, reworded
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def serve(
         import starlette  # noqa: F401
         import uvicorn
     except ModuleNotFoundError:
-        raise InputError(_MISSING, hint="install them: pip install 'planner[serve]'") from None
+        raise InputError(_MISSING, hint=install_hint("serve")) from None
     from planner.report.html import chart_library
 
     listening = _listen(host, port)

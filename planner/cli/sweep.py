@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from planner import __version__
-from planner.errors import FileInputError, InputError, PlannerError
+from planner.errors import FileInputError, InputError, PlannerError, install_hint
 
 if TYPE_CHECKING:
     from planner.request import Request
@@ -318,7 +318,7 @@ def _parquet() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        hint = "install it: pip install 'planner[sweep]', or write a .csv"
+        hint = f"{install_hint('sweep')}, or write a .csv"
         raise InputError("a .parquet needs pyarrow", hint=hint) from None
     return pyarrow, pyarrow.parquet
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.errors import InputError
+from planner.errors import InputError, install_hint
 from planner.report.chart_data import KIND_ORDER, Row
 
 try:
@@ -21,7 +21,7 @@ except ModuleNotFoundError:  # an optional extra
 Spec = dict[str, Any]
 Legend = tuple[tuple[str, str], ...]  # word, colour; drawn by the page, which can wrap it
 MISSING: Final = "pages need the libraries that draw charts"
-INSTALL: Final = "install them: pip install 'planner[report]'"
+INSTALL: Final = install_hint("report")
 
 _KIND_COLOURS: Final = {
     "compute": "var(--blue)", "recomputed": "var(--cyan)", "communication": "var(--orange)",
