@@ -16,6 +16,7 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Goal, size_cluster
 from planner.spec.planfile import Certificate, Objective, Plan
+from planner.stopping import Stopwatch
 
 HARDLY_MORE = 1.1  # of the least money or energy
 MUCH_SOONER = 1.25  # times as long
@@ -26,7 +27,7 @@ def plan_with_size(request: Request) -> Plan:
     objective = Objective(request.objective)
     if objective is not Objective.GPUS and request.tokens is None:
         raise InputError(f"the objective {objective} needs the length of the run", hint="add --tokens 15.6T")
-    by_time = replace(request, objective=Objective.STEP_TIME)
+    by_time, watch = replace(request, objective=Objective.STEP_TIME), Stopwatch(None)
     sizing = size_cluster(by_time, Goal.MIN)
     points = [point for point in sizing.tried if point.best is not None]
     if not points:
@@ -43,8 +44,8 @@ def plan_with_size(request: Request) -> Plan:
     said = f"{best.gpus:,} devices: of the sizes tried ({sizes}) the one with least {_NAMES[objective]}"
     certificate = plan.search.certificate
     assert certificate is not None, "a search has one"
-    proven = _over_sizes(certificate, objective, value, said)
-    search = plan.search.model_copy(update={"certificate": proven})
+    proven = _over_sizes(certificate, objective, value, said).model_copy(update={"seconds": watch.seconds()})
+    search = plan.search.model_copy(update={"certificate": proven, "seconds": watch.seconds()})
     helps = (*sooner(points, best, objective), plan.smallest_change)
     return plan.model_copy(
         update={

@@ -156,16 +156,22 @@ def _screened(posed: Sequence[Posed], thorough: bool, watch: Stopwatch) -> tuple
         screened.append(one.fastest(watch.stopped, None if thorough else best, NEAR))
         # what surely fits comes before what is faster
         best = min((s for s in screened if len(s.best)), key=lambda s: (s.allowed, s.step_time), default=None)
-        most = math.inf if best is None else best.step_time * (1 + NEAR)
-        for other in screened:
-            if other.step_time > most:  # its layouts are bounded, its leaves are not costed again
-                other.posed.source.forget_costs()
+        if best is not None and best.allowed <= best.posed.allowed:  # nothing slower is ever the best again
+            _forget(screened, best)
         if watch.stopped():
             break
     if best is None:
         return screened, []
+    _forget(screened, best)
     near = {id(one.posed) for one in screened if one.step_time <= best.step_time * (1 + NEAR)}
     return screened, [one for one in posed if id(one) in near]
+
+
+def _forget(screened: Sequence[Screened], best: Screened) -> None:
+    """Forget the costs of members far from the best: their layouts are bounded, their leaves not costed again."""
+    for one in screened:
+        if one.step_time > best.step_time * (1 + NEAR):
+            one.posed.source.forget_costs()
 
 
 def _gaining(best: _Planned, base: Problem) -> tuple[str, ...] | None:

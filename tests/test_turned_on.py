@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
 from planner.estimate import make_estimate
+from planner.over_members import _screened
 from planner.plan import make_plan
 from planner.planned import planned_problem
 from planner.report import options_text, proof
@@ -26,6 +30,7 @@ from planner.spec.overlay import Overlay
 from planner.spec.planfile import CLOSED_GAP, Plan
 from planner.spec.tried import Held, HeldBy, TurnedOn
 from planner.spec.verdict import MemoryRoom
+from planner.stopping import Stopwatch
 from planner.turned_on import opened, plainest
 from tests.problems import pins_of
 
@@ -221,3 +226,44 @@ def test_the_sentences_of_an_answer(plan: Plan) -> None:
         "held fixed: precision=bf16 (freeing it saves 30%) (which would change numerics); deepep off (left out); "
         "deepspeed-2025: pp=1 (not tried)"
     )
+
+
+@dataclass(eq=False)
+class _Member:
+    """A member of a search: its best takes `step_time` and fits in the `tier`-th room."""
+
+    step_time: float
+    tier: int
+    allowed: float = 1.0
+    forgotten: bool = False
+
+    @property
+    def source(self) -> _Member:
+        return self
+
+    def forget_costs(self) -> None:
+        self.forgotten = True
+
+    def fastest(self, *_: object) -> SimpleNamespace:
+        return SimpleNamespace(
+            posed=self, best=(1,), step_time=self.step_time, allowed=self.allowed + self.tier
+        )
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+def test_what_is_planned_was_not_forgotten(thorough: bool) -> None:
+    """A member may be far from the best known and near the best in the end, which fits more surely."""
+    times, tiers = (38.25, 33.0, 39.3), (1, 1, 0)
+    for order in permutations(range(3)):
+        members = [_Member(times[i], tiers[i]) for i in order]
+        _, near = _screened(members, thorough, Stopwatch())
+        assert near
+        assert not any(one.forgotten for one in near)
+        assert {one.step_time for one in near} == set(times)
+    rng = random.Random(3)
+    for _ in range(200):
+        members = [_Member(rng.choice((1.0, 1.01, 1.03, 1.2)), rng.randrange(3)) for _ in range(5)]
+        _, near = _screened(members, thorough, Stopwatch())
+        assert near
+        assert not any(one.forgotten for one in near)
+        assert all(one.forgotten for one in members if one not in near)

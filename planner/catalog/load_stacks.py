@@ -36,7 +36,6 @@ FILES: Final = (".yaml", ".yml")
 # software without stacks of its own -> the family whose stacks are meant
 _RUNS_ON: Final = {
     "accelerate": "fsdp", "composer": "fsdp", "megatron-bridge": "megatron", "nemo": "megatron",
-    "transformers": "deepspeed",
 }  # fmt: skip
 
 

@@ -36,6 +36,11 @@ LIGER_0_6_1: Final = "use-liger-kernel-0.6.1"
 NO_SYNC: Final = "no-sync"
 SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
+AUTOCAST: Final = "amp"
+EAGER_ATTENTION: Final = "eager-attention"
+FOREACH: Final = "adamw-foreach"
+COMPILE: Final = "compile"
+EAGER_EXPERTS: Final = "eager-experts"
 FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
 PAGED_STASH: Final = "moe-paged-stash"
@@ -216,7 +221,7 @@ OPTIONS: Final = (
     ),
     *(
         StackOption(name, (framework,), {"kernels": kernels}, _LIGER_MEANING + more, needs="liger-kernel", kind=kind)
-        for framework in ("deepspeed", "fsdp")
+        for framework in ("deepspeed", "fsdp", "transformers")
         for name, kernels, kind, more in (  # the same layers in fewer kernels; the older of a release
             (LIGER, LIGER_KERNELS, OptionKind.SPEED, ""),
             (LIGER_0_6_1, OLDER_LIGER, OptionKind.FACT, _OLDER_LIGER_MEANING),
@@ -231,7 +236,9 @@ OPTIONS: Final = (
             kind=kind,
         )
         # torchtitan's own trainer reduces in every micro-batch (b5bcd76 trainer.py): there it tells of another program
-        for framework, kind in (("fsdp", OptionKind.SPEED), ("torchtitan", OptionKind.FACT))
+        for framework, kind in (
+            ("fsdp", OptionKind.SPEED), ("transformers", OptionKind.SPEED), ("torchtitan", OptionKind.FACT)
+        )
     ),
     *(
         StackOption(
@@ -240,7 +247,41 @@ OPTIONS: Final = (
             "all of transformers 4.38 and 4.39", engine,  # huggingface/transformers#30070
             kind=OptionKind.FACT,  # what batches are padded to, and a release
         )
-        for framework, engine in (("deepspeed", StateEngine.DEEPSPEED), ("fsdp", StateEngine.TORCH))
+        for framework, engine in (
+            ("deepspeed", StateEngine.DEEPSPEED), ("fsdp", StateEngine.TORCH), ("transformers", StateEngine.TORCH)
+        )
+    ),
+    StackOption(  # torch/amp/autocast_mode.py: casts of weights are kept until the pass ends
+        AUTOCAST, ("transformers",),
+        {"states": {"pure_bf16": False, "master": 4.0, "gradient": 4.0}, "communication": {"gradient_bytes": 4.0}},
+        "fp32 weights, gradients and moments under bf16 autocast, the Trainer's bf16=True", StateEngine.TORCH,
+        precisions=(Precision.BF16, Precision.FP16),
+        kind=OptionKind.NUMERICS,  # weights and updates in 32 bits instead of 16
+    ),
+    StackOption(
+        EAGER_ATTENTION, ("transformers",), {"kernels": {"attention": AttentionKernel.EAGER}},
+        "attn_implementation eager: scores are written out", StateEngine.TORCH,
+        kind=OptionKind.FACT,  # as a script runs the model; never faster
+    ),
+    StackOption(  # torch/optim/adamw.py _multi_tensor_adamw: roots of the second moments, as wide as bf16 weights
+        FOREACH, ("transformers",), {"states": {"optimizer_transient": 2.0}},
+        "AdamW's foreach kernels, with temporaries as large as the weights in bf16", StateEngine.TORCH,
+        kind=OptionKind.FACT,  # as a script runs the update; never faster than fused
+    ),
+    StackOption(  # start values of torchtitan-2026
+        COMPILE, ("transformers",),
+        {
+            "kernels": {"fused_norm": True, "fused_activation": True, "single_operations": False},
+            "host": {"layer_floor": 0.7e-3, "moe_layer_floor": 0.42e-3},
+        },
+        "the Trainer's torch_compile=True", StateEngine.TORCH,
+        kind=OptionKind.FACT,  # whether a model compiles is a fact of its code
+    ),
+    StackOption(  # start value of deepspeed-2025: launches of every expert's products, one expert after the other
+        EAGER_EXPERTS, ("transformers",), {"host": {"expert_launch": 13.9e-6}},
+        "experts_implementation eager: one expert after the other, not grouped products", StateEngine.TORCH,
+        experts=True,
+        kind=OptionKind.FACT,  # as a script runs the model; never faster
     ),
     StackOption(  # start values of the host and of kernels: see deepspeed-2025
         NO_COMPILE, ("fsdp",),

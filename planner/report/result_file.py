@@ -113,6 +113,8 @@ class SizingFile(_Record):
     knee: int | None
     curve: tuple[Outcome, ...]
     curve_ended: str
+    least_gpus: int = 0
+    longest_days: float | None = None
     landmarks: tuple[str, ...]
     doublings: tuple[Doubling, ...]
     tried: tuple[Tried, ...]

@@ -37,6 +37,8 @@ def sizing_facts(sizing: Sizing) -> Facts:
         "knee": sizing.knee.gpus if sizing.knee else None,
         "curve": [_point(point) for point in sizing.curve],
         "curve_ended": sizing.end,
+        "least_gpus": sizing.least_gpus,
+        "longest_days": _finite(sizing.longest),
         "landmarks": _landmarks(sizing),
         "doublings": [
             {

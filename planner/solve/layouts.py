@@ -231,16 +231,16 @@ def solve_splits(
             counts[i] = some
     for row, time, some in zip(rows, own, counts, strict=True):
         contest.add(row, time, some)
-    finalists = list(contest.entries)
+    finalists, shares = list(contest.entries), _Shares(contest, effort, contest.entries[:1], stopped)
+    if not explicit:  # what no launcher can be told is only compared with what the fastest does
+        shares.to_each(finalists[:1], FIRST_LEFT, effort)
+        return _solved(contest, finalists, effort, stopped)
     for entry in finalists:
         if contest.is_open(entry) and not stopped():
             contest.begin(entry)
     # the fastest first, some effort for each: what they find saves others the work
-    shares = _Shares(contest, effort, finalists[:1], stopped)
     fastest = _of_each_shape(sorted(finalists, key=lambda entry: entry.time))
-    left = shares.to_each(fastest[: FIRST if explicit else 1], FIRST_LEFT, effort)
-    if not explicit:  # what no launcher can be told is only compared with what it does
-        return _solved(contest, finalists, effort, stopped)
+    left = shares.to_each(fastest[:FIRST], FIRST_LEFT, effort)
     # told apart even where no time is left, so that what is not looked at is counted
     if others is not None:
         contest.add_open(others(contest.best), {like(row) for row in rows})

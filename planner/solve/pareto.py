@@ -99,6 +99,7 @@ class _Builder:
         waiting: list[tuple[Index, Array, Array]] = []
         while len(left):
             if self.stopped():
+                self.front.write_down(self.space, self.start)  # what it has of the block so far
                 return False
             left = left[self.worth(time[left], memory[left])]
             wave, left = np.sort(left[:WAVE_STEMS]), left[WAVE_STEMS:]

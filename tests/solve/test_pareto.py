@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.solve import pareto
 from planner.solve.dealing import bounds_of
 from planner.solve.pareto import pareto_front
 from planner.solve.search import search
@@ -32,6 +33,22 @@ def test_the_front_is_that_of_brute_force(seed: int) -> None:
         again = model.evaluate(front.table)
         assert again.step_time.tolist() == front.step_time.tolist()
         assert front.complete
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_front_that_is_stopped_anywhere_hands_over_what_it_has(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pareto, "WAVE_STEMS", 8)  # so that a small space has many waves
+    model, space, table, _ = searched(seed)
+    if not len(table):
+        pytest.skip("nothing is legal")
+    for last in (*range(60), 10**9):
+        left = iter(range(last))
+        front = pareto_front(model, space, np.inf, lambda left=left: next(left, None) is None)
+        again = model.evaluate(front.table)
+        assert again.step_time.tolist() == front.step_time.tolist()
+    assert front.complete
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -26,7 +26,7 @@ _WORKSTATION_LACKS: Final = {
     Precision.NVFP4: "where the stochastic rounding of its recipe does not run",
 }
 # programs of transformers take one kernel for all layers
-_ONE_KERNEL: Final = ("deepspeed", "fsdp")
+_ONE_KERNEL: Final = ("deepspeed", "fsdp", "transformers")
 
 
 def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision) -> Stack:
