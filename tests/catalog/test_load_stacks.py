@@ -65,7 +65,7 @@ def test_of_a_family_the_newest_is_meant() -> None:
         "megatron": DEFAULT_STACK, "megatron-deepspeed": "megatron-deepspeed-2022",
         "megatron-fsdp": "megatron-fsdp-2026", "nanotron": "nanotron-2024", "torchtitan": "torchtitan-2026",
         "fsdp": "fsdp1-2023", "accelerate": "fsdp1-2023", "composer": "fsdp1-2023",
-        "megatron-bridge": DEFAULT_STACK, "nemo": DEFAULT_STACK, "transformers": "deepspeed-2025",
+        "megatron-bridge": DEFAULT_STACK, "nemo": DEFAULT_STACK, "transformers": "transformers-2026",
     }  # fmt: skip
     assert not {*stack_families()} & {*stack_names()}
     assert {*stack_families().values()} <= {*stacks_to_plan()}
