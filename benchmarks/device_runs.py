@@ -22,6 +22,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.results_file import write_section
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.catalog.stack_options import (
     AUTOCAST,
     COMPILE,
@@ -30,8 +32,6 @@ from planner.catalog.stack_options import (
     FOREACH,
     SEPARATOR,
 )
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.spec.config import Recompute
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB

@@ -28,11 +28,11 @@ from typing import Final
 import numpy as np
 
 from benchmarks.results_file import write_section
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack, stacks_to_plan
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
-from planner.plan import make_plan
-from planner.request import Request
 from planner.spec.load_model import catalog_models
 from planner.spec.planfile import Verdict
 

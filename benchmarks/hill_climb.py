@@ -28,10 +28,10 @@ from benchmarks.exhaustive import ROUNDING, Hunt
 from benchmarks.judged import Asked, Judged, held_at, named_as_held, why_beaten
 from benchmarks.known_better import KNOWN, Case, Known
 from benchmarks.results_file import write_section
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import resolve
 from planner.errors import PlannerError
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import resolve
 from planner.spec.planfile import Plan
 from planner.spec.verdict import MemoryVerdict
 

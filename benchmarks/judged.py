@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.exhaustive import ROUNDING, Hunt, Layout, Oracle, holds
 from benchmarks.legal_space import LegalSpace
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, cost_model
 from planner.errors import PlannerError
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import Request, cost_model
 from planner.space.axes import RESTRICTABLE, Axes, Domain, modules_tried
 from planner.space.restriction import value_text
 from planner.spec.config import ConfigTable, Mask, ParallelConfig, Recompute

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from planner.request import Request
+from planner.ask.request import Request
 from planner.space.restriction import parse_restriction, split_layout
 
 _EXPERTS: Final[Mapping[str, Any]] = {

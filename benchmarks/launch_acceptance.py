@@ -29,12 +29,12 @@ from typing import Any, Final
 from benchmarks.launch_cases import STACKS, Case, Triple, illegal_launch, legal_launches, triples, varied
 from benchmarks.launch_judges import GROUPS, JUDGES, RANKS, Written, can_judge, judge
 from benchmarks.launch_read_back import differences, said_of
+from planner.ask.request import cost_model
 from planner.cost.pipeline.stages import stage_classes
 from planner.cost.shards import ShardModel
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
-from planner.request import cost_model
 from planner.solve.place import layout_of
 from planner.spec.config import AXES, ConfigTable
 from planner.spec.rule import Problem

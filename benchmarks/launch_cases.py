@@ -16,17 +16,17 @@ from typing import Final
 
 import numpy as np
 
+from planner.answer.choices import Chooser
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import SEPARATOR, options_for
-from planner.choices import Chooser
 from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.details import read_details
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import chunk_layers
-from planner.request import Request, cost_model, resolve
 from planner.solve.search import search
 from planner.space.axes import divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs

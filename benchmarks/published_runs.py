@@ -22,14 +22,14 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.results_file import write_section
+from planner.answer.recommend import Concerns, Setting, concerns
+from planner.ask.request import cost_model
 from planner.calibrate.predict import predicted_cost
 from planner.calibrate.published.measured import group_of, is_judged, measurement_of
 from planner.calibrate.published.runs import INPUT_COLUMNS, Run, RunReader, read_models, read_rows
 from planner.catalog.load_published import FILE, kind_of
 from planner.cost.params import model_parameters
 from planner.errors import PlannerError
-from planner.recommend import Concerns, Setting, concerns
-from planner.request import cost_model
 from planner.solve.splits.split import own_split
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import Concern

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from benchmarks.layouts import number_of_layouts
 from benchmarks.legal_space import LegalSpace, divisors, legal_space
+from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import load_stack, stacks_to_plan
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
-from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.planfile import EMPTY_CHUNKS
 from planner.spec.rule import Problem

@@ -25,9 +25,9 @@ from typing import Any, Final
 from benchmarks.judged import command, named_as_held, pinned, settings
 from benchmarks.random_questions import TRIES, random_request
 from benchmarks.results_file import without_folders, write_section
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, resolve
 from planner.errors import PlannerError
-from planner.plan import make_plan
-from planner.request import Request, resolve
 from planner.space.axes import RESTRICTABLE
 from planner.spec.config import CudaGraphs, Recompute
 from planner.spec.planfile import Plan, Verdict

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results_file import write_section
-from planner.request import Request, cost_model, resolve
+from planner.ask.request import Request, cost_model, resolve
 from planner.solve.leaves import PREPARED_ROWS, costed_leaves
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES

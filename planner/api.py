@@ -13,18 +13,19 @@ Answers are those of the command line: "nothing fits" is a result with reasons, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any, Final, TypedDict, Unpack, get_type_hints
 
-from planner.compare import Comparison, compare_clusters
+from planner.answer.compare import Comparison, compare_clusters
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.answer.size import Goal, Sizing, size_cluster
+from planner.ask.request import Request
 from planner.errors import InputError, PlannerError, nearest_names
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import Request
-from planner.size import Goal, Sizing, size_cluster
 from planner.space.restriction import parse_restriction, split_layout
 from planner.space.without import names_left_out
 from planner.spec.planfile import Plan
@@ -110,7 +111,7 @@ def plan(
     work on layouts of pipelines as by default, which closes gaps of the proof. Raises `PlannerError`."""
     more = {"top": top, "objective": objective, "time_limit": time_limit, "effort": effort}
     asked = _request(model, cluster, gpus, question, **more)
-    from planner.objective import plan_with_size
+    from planner.answer.objective import plan_with_size
     from planner.spec.planfile import CHOOSES_SIZE
 
     if objective in {str(kind) for kind in CHOOSES_SIZE}:
@@ -161,6 +162,24 @@ def size(
     return size_cluster(
         _request(model, cluster, max_gpus, question), goal, days if days is not None else budget
     )
+
+
+def _told_whole(*functions: Callable[..., object]) -> None:
+    """Let signatures and help list the keywords that all take, and what they mean."""
+    kinds = get_type_hints(Question)
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()
+    ]
+    for function in functions:
+        own = [
+            one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD
+        ]
+        told = signature(function).replace(parameters=[*own, *shared])
+        function.__signature__ = told  # type: ignore[attr-defined]
+        function.__doc__ = f"{function.__doc__}\n\n    {Question.__doc__}"
+
+
+_told_whole(plan, estimate, compare, size)
 
 
 def _request(

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.ask.request import cost_model
 from planner.catalog.load_stacks import load_stack
 from planner.cost.layer import LayerCost
 from planner.cost.model import CostModel
-from planner.request import cost_model
 from planner.space.axes import RESTRICTABLE
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES

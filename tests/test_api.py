@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import pickle
+import pydoc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +14,13 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.compare import Comparison
+import planner.api
+from planner.answer.compare import Comparison
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.answer.size import Sizing
+from planner.ask.request import Request
 from planner.errors import InputError
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import Request
-from planner.size import Sizing
 from planner.space.axes import RESTRICTABLE
 from planner.spec.planfile import Plan, Verdict
 from planner.spec.rows import COLUMNS
@@ -118,14 +123,63 @@ def test_types_are_checked_and_paths_are_names(tmp_path: Path) -> None:
     assert planner.estimate(file, "dgx-h100", gpus=8, **SMALL).choices
 
 
-def test_questions_and_modules_share_a_name() -> None:
+def test_the_surface_is_what_is_exported() -> None:
     script = (
-        "import planner\nassert callable(planner.plan) and callable(planner.size)\n"
-        "from planner.plan import make_plan\nimport planner.compare\n"
-        "assert planner.plan.make_plan is make_plan\nassert callable(planner.compare)\n"
-        "assert not hasattr(planner, 'nonsense')\nassert planner.plan('llama-3.2-1b', '1x8 h100', top=1).found\n"
+        "import planner\nassert dir(planner) == sorted(planner.__all__)\n"
+        "assert not hasattr(planner, 'nonsense') and not hasattr(planner, 'import_module')\n"
+        "from planner import *\nassert issubclass(InputError, PlannerError)\n"
+        "import planner.answer.plan, planner.answer.compare\nassert planner.plan is plan and callable(plan)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_signatures_name_every_keyword() -> None:
+    shared = {*planner.api.Question.__annotations__}
+    for function, own in (
+        (planner.plan, {"gpus", "top", "objective", "time_limit", "effort"}), (planner.estimate, {"gpus"}),
+        (planner.compare, {"gpus", "objective"}), (planner.size, {"days", "budget", "min", "max_gpus"}),
+    ):  # fmt: skip
+        found = inspect.signature(function).parameters
+        keywords = {name for name, one in found.items() if one.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert keywords == own | shared
+        assert not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in found.values())
+        help_text = pydoc.render_doc(function)
+        assert all(name in help_text for name in keywords)
+        assert "16Mtok" in help_text  # what keywords mean
+
+
+def test_answers_survive_pickling() -> None:
+    found = planner.plan("llama-3.2-1b", "1x8 h100", top=1, **SMALL)
+    assert pickle.loads(pickle.dumps(found)) == found
+    sized = planner.size("llama-3.2-1b", "dgx-h100", min=True, max_gpus=8, **SMALL)
+    assert pickle.loads(pickle.dumps(sized)) == sized
+    compared = planner.compare("llama-3.2-1b", ["dgx-h100"], gpus=8, **SMALL)
+    assert pickle.loads(pickle.dumps(compared)) == compared
+
+
+USER = """
+import planner
+
+best = planner.plan("llama-3.1-8b", "dgx-h100", gpus=64, seq_len=8192, set={"tp": [1, 2]})
+seconds: float = best.choices[0].step_time
+reveal_type(planner.size("llama-3.1-8b", "dgx-h100", days=3, tokens="1T").answer)
+planner.plan("llama-3.1-8b", "dgx-h100", gpus="64")
+planner.plan("llama-3.1-8b", "dgx-h100", seq_length=8192)
+wrong: str = best.choices[0].step_time
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_real_types(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(USER)
+    told = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "user.py"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=600, env={**os.environ, "MYPYPATH": str(Path(planner.__file__).parents[1])},
+    ).stdout  # fmt: skip
+    lines = {int(line.split(":")[1]): line for line in told.splitlines() if line.startswith("user.py:")}
+    assert sorted(lines) == [6, 7, 8, 9], told
+    assert "Point" in lines[6]
+    assert (Path(planner.__file__).parent / "py.typed").is_file()
 
 
 def test_importing_planner_loads_nothing_heavy() -> None:
@@ -164,11 +218,3 @@ def test_a_size_needs_a_goal_and_is_short_in_print() -> None:
         planner.size("llama-3.2-1b", "dgx-h100", max_gpus=16, **SMALL)
     sized = planner.size("llama-3.2-1b", "dgx-h100", min=True, max_gpus=16, **SMALL)
     assert repr(sized).startswith("<Sizing for min: 8 GPUs of ")
-
-
-@pytest.mark.parametrize("name", ["plan", "estimate", "compare", "size"])
-def test_help_lists_what_a_question_takes(name: str) -> None:
-    told = getattr(planner, name).__doc__
-    assert told.startswith(f"{name}(model: ")
-    assert "global_batch: " in told
-    assert "lora_rank: " in told

@@ -18,9 +18,9 @@ from benchmarks.known_better import KNOWN, Known
 from benchmarks.layouts import all_layouts, cost_under, number_of_layouts
 from benchmarks.least_times import LeastTimes
 from benchmarks.legal_space import LegalSpace, legal_space
+from planner.ask.request import Request, cost_model, resolve
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
-from planner.request import Request, cost_model, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import AXES, ConfigTable, ParallelConfig

@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from planner.answer.compare import Comparison, Objective, compare_clusters
+from planner.answer.outcome import hold_batch, limits, run_days
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.cli import app
-from planner.compare import Comparison, Objective, compare_clusters
 from planner.errors import InputError, UnknownNameError
-from planner.outcome import hold_batch, limits, run_days
-from planner.plan import make_plan
 from planner.report.comparison import comparison_document, comparison_facts
 from planner.report.text import render
-from planner.request import Request
 
 REQUEST = Request("llama-3.2-1b", "", seq_len=4096, global_batch="64", tokens=1e11)
 CLUSTERS = ("dgx-h100", "dgx-a100", "l40s")

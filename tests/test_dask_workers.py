@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import planner
-from planner import dask_workers
-from planner.dask_workers import _other_versions, _Point, _quiet, _Sweep, answer_packed, dask
+from planner.answer import dask_workers
+from planner.answer.dask_workers import _other_versions, _Point, _quiet, _Sweep, answer_packed, dask
+from planner.ask.request import Request
 from planner.errors import InputError
-from planner.request import Request
 from tests.test_sweep_workers import answered, points
 
 distributed = pytest.importorskip("distributed")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.device_runs import errors, judged, question_of, section
-from planner.request import resolve
+from planner.ask.request import resolve
 from planner.spec.config import Recompute
 from planner.spec.stack.kinds import AttentionKernel
 

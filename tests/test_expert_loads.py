@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request, resolve
 from planner.errors import InputError
-from planner.estimate import make_estimate
-from planner.request import Request, resolve
 from planner.spec.job import Job
 
 NAMED = {"tp": (1,), "pp": (2,), "ep": (8,), "micro_batch": (1,)}

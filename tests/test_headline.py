@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.headline import gap_said, recommended, trade_said
-from planner.recommend import Pick
+from planner.answer.headline import gap_said, recommended, trade_said
+from planner.answer.recommend import Pick
 from planner.spec.planfile import Concern, Ending, Plan, Reason, Trade
 from tests.report.test_proof_sentences import certificate
 

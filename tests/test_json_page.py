@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.docs_output import DOCS
-from planner.estimate import make_estimate
-from planner.request import Request
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.space.restriction import value_text
 from planner.spec.config import ContextKind
 from planner.spec.planfile import Plan

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.answer.launchable import WITHOUT_FILES, with_launch_note
+from planner.answer.plan import make_plan
+from planner.ask.planned import planned_model
+from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack
 from planner.cli.export import render_plan
 from planner.errors import InputError, UnsupportedError
-from planner.estimate import make_estimate
-from planner.launchable import WITHOUT_FILES, with_launch_note
-from planner.plan import make_plan
-from planner.planned import planned_model
 from planner.report.proof import assumed, cautions
-from planner.request import Request
 from planner.spec.load_plan import load_plan, save_plan
 from planner.spec.planfile import Plan
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.estimate import make_estimate
-from planner.nearest_run import nearest_run
+from planner.answer.estimate import make_estimate
+from planner.answer.nearest_run import nearest_run
+from planner.ask.request import Request, resolve
 from planner.report.nearest import figures, settings_sentence
-from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.planfile import NearestRun
 

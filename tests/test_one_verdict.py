@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from planner.answer.compare import compare_clusters
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, resolve
 from planner.cli import check
 from planner.cli.explain import explain_plan
 from planner.cli.export import render_plan
 from planner.cli.memory import explain_memory
-from planner.compare import compare_clusters
-from planner.estimate import make_estimate
-from planner.plan import make_plan
 from planner.report.facts import MEMORY_WORDS, memory_sentence
 from planner.report.outcome import outcome_facts
-from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.load_plan import save_plan
 from planner.spec.planfile import Verdict

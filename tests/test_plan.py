@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from planner.answer import not_modelled
+from planner.answer.answerer import not_modelled
+from planner.answer.estimate import make_estimate, named_config
+from planner.answer.objective import plan_with_size
+from planner.answer.outcome import hold_batch
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
-from planner.estimate import make_estimate, named_config
-from planner.objective import plan_with_size
-from planner.outcome import hold_batch
-from planner.plan import make_plan
 from planner.report.facts import subject_lines
 from planner.report.proof import cautions, once_sentence
-from planner.request import Request, cost_model, resolve
 from planner.space.batch import LARGEST_BATCH, batch_words, global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
@@ -745,7 +745,7 @@ def _unsure(name: str) -> Stack:
 
 
 def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.request.stack_to_plan", _unsure)
+    monkeypatch.setattr("planner.ask.request.stack_to_plan", _unsure)
     request = Request("llama-3.1-8b", "dgx-h100", 8, 8192, "64", top=3, without=AS_NAMED)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     assert sure.choices[0].memory.verdict is MemoryVerdict.FITS
@@ -756,7 +756,7 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_gain_within_the_scatter_of_runs_is_not_worth_the_risk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.request.stack_to_plan", _unsure)
+    monkeypatch.setattr("planner.ask.request.stack_to_plan", _unsure)
     request = Request("llama-3.1-8b", "dgx-h100", 8, 8192, "64", top=3, without=AS_NAMED)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     gain = sure.choices[0].step_time / bold.choices[0].step_time - 1

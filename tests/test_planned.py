@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from planner.ask.planned import planned_problem
 from planner.cli import app
-from planner.planned import planned_problem
 from planner.spec.load_plan import load_plan
 from planner.spec.rule import Problem
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from planner.answer.headline import gap_said
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, cost_model, resolve
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.headline import gap_said
-from planner.plan import make_plan
 from planner.report.proof import space_account
-from planner.request import Request, cost_model, resolve
 from planner.solve.refine import listed_once, worth_listing
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.recommend import (
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.answer.recommend import (
     CHARGE,
     TOLD_APART,
     USUAL_SHARE,
@@ -22,7 +22,7 @@ from planner.recommend import (
     recommend,
     weigh,
 )
-from planner.request import Request, resolve
+from planner.ask.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import CLOSED_GAP, Choice, Concern, Plan

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.restrictions import MOST_GAINED, random_pair, wrong
-from planner.plan import make_plan
-from planner.request import Request
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.space.restriction import parse_restriction
 
 PAIRS = (0, 1, 2, 3, 5, 6, 7, 9, 10)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from planner.estimate import make_estimate
-from planner.request import Request, cost_model, resolve
-from planner.rivals import balanced_lead
-from planner.spare_nodes import rounder_counts, with_spare_nodes
+from planner.answer.estimate import make_estimate
+from planner.answer.rivals import balanced_lead
+from planner.answer.spare_nodes import rounder_counts, with_spare_nodes
+from planner.answer.stopping import Stopwatch
+from planner.ask.request import Request, cost_model, resolve
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import Choice, Plan
-from planner.stopping import Stopwatch
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
 

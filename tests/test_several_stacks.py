@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import load_stack, stacks_to_plan
 from planner.catalog.several_stacks import CURRENT_MONTHS, current_stacks, stacks_asked
 from planner.cli import app
 from planner.errors import InputError, UnknownNameError
-from planner.estimate import make_estimate
 from planner.frameworks import written_stacks
-from planner.plan import make_plan
 from planner.report import options_text, proof
 from planner.report.facts import configuration_grid
-from planner.request import Request, resolve
 from planner.space.without import ALL
 from planner.spec.load_plan import load_plan, save_plan
 from planner.spec.machine.load_cluster import load_accelerator

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from planner.answer.growth import PAYING_SPEEDUP
+from planner.answer.outcome import best_of, run_days
+from planner.answer.plan import make_plan
+from planner.answer.planners import Planners
+from planner.answer.size import LONGEST_DAYS, Goal, Sizing, size_cluster
+from planner.ask.request import Request
 from planner.cli.campaign import parse_budget, parse_counts, parse_days
 from planner.errors import InputError
-from planner.growth import PAYING_SPEEDUP
-from planner.outcome import best_of, run_days
-from planner.plan import make_plan
-from planner.planners import Planners
 from planner.report.page_results import sizing_page
 from planner.report.result_file import SizingFile
 from planner.report.sizing import headline, sizing_document, sizing_facts
 from planner.report.text import render
-from planner.request import Request
-from planner.size import LONGEST_DAYS, Goal, Sizing, size_cluster
 from planner.space.without import ALL
 from planner.spec.planfile import Plan
 

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner, Result
 
-from planner import sweep_workers
+from planner.answer import sweep_workers
+from planner.answer.growth import PASSING_GAIN
+from planner.ask.request import Request
 from planner.cli import app, sweep
 from planner.cli.sweep import csv_text, write_table
 from planner.errors import FileInputError, InputError
-from planner.growth import PASSING_GAIN
-from planner.request import Request
 from planner.spec.load_sweep import load_sweep
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rows import COLUMNS
@@ -105,7 +105,7 @@ def test_families_of_stacks_are_their_newest(tmp_path: Path) -> None:
 
 
 def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
-    from planner.plan import make_plan
+    from planner.answer.plan import make_plan
 
     request = Request("llama-3.2-1b", "1x8 h100", 8, 2048, "64", tokens=1e10, restrict={"pp": (1,)}, top=2)
     text = (
@@ -133,7 +133,7 @@ without: [optimizer-cuda-graph]
 
 
 def test_a_point_has_one_row_and_is_near_what_a_plan_finds(tmp_path: Path) -> None:
-    from planner.plan import make_plan
+    from planner.answer.plan import make_plan
 
     table, times = tmp_path / "t.csv", []
     for thorough in ("false", "true"):

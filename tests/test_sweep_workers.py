@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.request import Request
+from planner.answer.sweep_workers import here, pool
+from planner.ask.request import Request
 from planner.spec.rows import Row
-from planner.sweep_workers import here, pool
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
@@ -71,8 +71,8 @@ def test_errors_survive_the_way_between_processes() -> None:
 
 
 def test_plans_made_ahead_are_those_made_here() -> None:
-    from planner.plan import make_plan
-    from planner.planners import Planners
+    from planner.answer.plan import make_plan
+    from planner.answer.planners import Planners
 
     asked = points(2)
     with Planners(2) as planners:
@@ -85,7 +85,7 @@ def test_plans_made_ahead_are_those_made_here() -> None:
 
 def test_processes_end_with_a_killed_parent() -> None:
     program = (
-        "import os, time\nfrom planner.planners import spawned_pool\n"
+        "import os, time\nfrom planner.answer.planners import spawned_pool\n"
         "if __name__ == '__main__':\n"
         "    print(spawned_pool(1).submit(os.getpid).result(), flush=True)\n    time.sleep(60)\n"
     )

@@ -11,17 +11,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.answer.over_members import _screened
+from planner.answer.plan import make_plan
+from planner.answer.stopping import Stopwatch
+from planner.answer.turned_on import opened, plainest
+from planner.ask.planned import planned_problem
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_overlay import save_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
-from planner.estimate import make_estimate
-from planner.over_members import _screened
-from planner.plan import make_plan
-from planner.planned import planned_problem
 from planner.report import options_text, proof
-from planner.request import Request, cost_model, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.members import members, turned_on
@@ -30,8 +32,6 @@ from planner.spec.overlay import Overlay
 from planner.spec.planfile import CLOSED_GAP, Plan
 from planner.spec.tried import Held, HeldBy, TurnedOn
 from planner.spec.verdict import MemoryRoom
-from planner.stopping import Stopwatch
-from planner.turned_on import opened, plainest
 from tests.problems import pins_of
 
 # without pipelines there is no split to solve, and the equations are the whole answer

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from planner.answer.reasons import confidence_of, unmeasured
 from planner.calibrate.published.measured import group_of, is_judged, number_of
 from planner.calibrate.statistics import Answer, error_summary
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
-from planner.reasons import confidence_of, unmeasured
 from planner.spec.rule import Problem
 
 _SIZES: Final = ((8, "to 8"), (64, "9 to 64"), (512, "65 to 512"), (math.inf, "above 512"))

@@ -14,13 +14,13 @@ from typing import Final
 
 import numpy as np
 
+from planner.answer.estimate import named_config
+from planner.ask.request import Request, resolve
 from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
 from planner.catalog.load_stacks import default_stack, stack_families
 from planner.errors import InputError, UnitError
-from planner.estimate import named_config
-from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction, separate
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.accelerator import Accelerator

@@ -19,10 +19,10 @@ from planner.errors import InputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.ask.request import Request
     from planner.calibrate.correction.estimate import Calibration
     from planner.calibrate.logs.machine import Nodes
     from planner.calibrate.logs.nccl_tests import LinkFit
-    from planner.request import Request
     from planner.spec.machine.accelerator import Accelerator
     from planner.spec.machine.cluster import Cluster
     from planner.spec.overlay import Overlay

@@ -16,7 +16,7 @@ from planner.units import parse_count, parse_quantity
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.request import Request
+    from planner.ask.request import Request
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def compare(
     request: Request, clusters: Sequence[str], gpus: str | None, objective: str, say: Callable[[str], object]
 ) -> Answer:
     """The best plan of each cluster side by side."""
-    from planner.compare import compare_clusters
+    from planner.answer.compare import compare_clusters
     from planner.report.comparison import comparison_document, comparison_facts
 
     names = [name.strip() for text in clusters for name in text.split(",")]
@@ -52,8 +52,8 @@ def size(
     say: Callable[[str], object],
 ) -> Answer:
     """How many devices to take, for one of three goals."""
+    from planner.answer.size import Goal, size_cluster
     from planner.report.sizing import sizing_document, sizing_facts
-    from planner.size import Goal, size_cluster
 
     given = [goal for goal, said in ((Goal.DAYS, days), (Goal.BUDGET, budget), (Goal.MIN, least)) if said]
     if len(given) != 1:

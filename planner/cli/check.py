@@ -1,6 +1,6 @@
 """What does `planner check` do? Reads a launcher's own files: legal, does it fit, how fast, what would be better?
 
-Left out: reading the files (`planner/frameworks/`) and finding something better (`planner/plan.py`).
+Left out: reading the files (`planner/frameworks/`) and finding something better (`planner/answer/plan.py`).
 """
 
 from __future__ import annotations
@@ -224,10 +224,10 @@ class Judge:
     """Costs configurations of one problem, and finds the best, as `planner.plan` does."""
 
     def __init__(self, problem: Problem) -> None:
+        from planner.answer.choices import Chooser
+        from planner.ask.request import cost_model
         from planner.catalog.load_campaign import load_assumptions
-        from planner.choices import Chooser
         from planner.cost.simulated import simulator_of
-        from planner.request import cost_model
 
         self.problem = problem
         self.model = cost_model(problem)
@@ -236,7 +236,7 @@ class Judge:
 
     def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
         """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
-        from planner.choices import Chooser
+        from planner.answer.choices import Chooser
         from planner.cost.simulated import simulator_of
         from planner.spec.config import ConfigTable
 

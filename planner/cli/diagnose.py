@@ -24,10 +24,10 @@ from planner.errors import InputError
 from planner.units import format_capacity, format_time
 
 if TYPE_CHECKING:
+    from planner.ask.request import Request
     from planner.calibrate.correction.estimate import Observation
     from planner.calibrate.diagnosis.hypotheses import Evidence
     from planner.calibrate.logs.lines import LogFacts
-    from planner.request import Request
 
 EPILOG = (
     "\b\nExamples:\n"

@@ -1,6 +1,6 @@
 """What does `planner estimate` estimate: a configuration in words, or one of a plan file, there or elsewhere?
 
-Left out: how it is costed (`estimate.py`), printing and exit codes.
+Left out: how it is costed (`answer/estimate.py`), printing and exit codes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planner.cli.options import check_count
 from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
-    from planner.request import Request
+    from planner.ask.request import Request
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
@@ -31,8 +31,8 @@ def estimated(
 
     Raises `PlannerError`.
     """
-    from planner.estimate import make_estimate
-    from planner.request import resolve
+    from planner.answer.estimate import make_estimate
+    from planner.ask.request import resolve
 
     if not request.cluster:
         return _of_plan(request, index or 0, other)
@@ -47,10 +47,10 @@ def estimated(
 def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Problem | None, tuple[str, ...]]:
     """One configuration of a plan file, costed anew under the split that the plan gives it; the plan as it is where it
     holds none."""
+    from planner.answer.estimate import estimate_of
+    from planner.answer.launchable import with_launch_note
+    from planner.ask.planned import check_same, planned_problem
     from planner.catalog.load_campaign import load_assumptions
-    from planner.estimate import estimate_of
-    from planner.launchable import with_launch_note
-    from planner.planned import check_same, planned_problem
 
     started = time.perf_counter()
     check_count("gpus", request.gpus)
@@ -82,7 +82,7 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
 
 def _plan_of(request: Request) -> Plan:
     """The plan that a request names. Raises `InputError`."""
-    from planner.request import Request
+    from planner.ask.request import Request
     from planner.spec.load_plan import load_plan
 
     name = request.model
@@ -114,8 +114,8 @@ def _elsewhere(
 
     Raises `PlannerError`, such as for more devices than there are, or for a number format that they lack.
     """
+    from planner.ask.planned import planned_cluster, problem_on
     from planner.catalog.load_stacks import load_stack
-    from planner.planned import planned_cluster, problem_on
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe
     from planner.spec.machine.load_cluster import load_cluster
     from planner.spec.machine.topology import said_of_host

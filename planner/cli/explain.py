@@ -64,13 +64,13 @@ def explain_plan(
     calibration: Path | None = None,
 ) -> Answer:
     """The explanation of one configuration of a plan. Raises `PlannerError`."""
+    from planner.ask.planned import planned_problem
+    from planner.ask.request import cost_model
     from planner.cli.campaign import Answer
     from planner.cost.model import CostModel
     from planner.cost.simulated import simulator_of
-    from planner.planned import planned_problem
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
     from planner.report.text import plan_document
-    from planner.request import cost_model
     from planner.solve import alternatives
     from planner.solve.in_sight import with_exposed
     from planner.solve.place import layout_of, place

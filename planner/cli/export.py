@@ -97,9 +97,9 @@ def render_plan(
     stack: str | None = None,
 ) -> dict[str, str]:
     """The files of one configuration of a plan by name. Raises `PlannerError`."""
+    from planner.ask.planned import planned_model
     from planner.frameworks import framework
     from planner.frameworks.framework import launch_of
-    from planner.planned import planned_model
     from planner.spec.load_plan import load_plan
 
     chosen = framework(to)
@@ -141,7 +141,7 @@ def _own_stack(plan: Plan, index: int, model: ModelSpec, stack: str | None) -> S
 
 def _torus(plan: Plan, cluster: str | None) -> Torus | None:
     """The slice of a plan's cluster, where its devices are linked to their neighbours alone. Raises `PlannerError`."""
-    from planner.planned import planned_machine
+    from planner.ask.planned import planned_machine
     from planner.spec.machine.load_cluster import load_accelerator
 
     if load_accelerator(plan.subject.cluster.accelerator).torus is None:
@@ -152,10 +152,10 @@ def _torus(plan: Plan, cluster: str | None) -> Torus | None:
 def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: str | None) -> Launch:
     """The launch in the words of another framework than the plan's, whose rules must not forbid it, as `planner check`
     would. Raises `UnsupportedError`."""
+    from planner.ask.planned import planned_problem
     from planner.catalog.load_stacks import load_stack
     from planner.cli.files import as_the_framework_allows, newest_stack
     from planner.frameworks import framework_of_stack
-    from planner.planned import planned_problem
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
     from planner.spec.machine.compiled_devices import runs_on

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage: int | None) -> Answer:
     """Memory of one legal configuration by pipeline rank, moment and term, and what would save some."""
+    from planner.ask.request import cost_model
     from planner.campaign.run import checkpoint_sizes
     from planner.cost.host_memory import host_need
     from planner.cost.model import CostModel
@@ -34,7 +35,6 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         memory_facts,
         stage_terms,
     )
-    from planner.request import cost_model
     from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves, sequence_step
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable

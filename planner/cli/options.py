@@ -19,7 +19,7 @@ from planner.errors import InputError, UnitError
 from planner.units import parse_length
 
 if TYPE_CHECKING:
-    from planner.request import Request
+    from planner.ask.request import Request
 
 MOST_TOKENS = 1e18  # of a run; the largest are some 1e14
 LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
@@ -225,7 +225,7 @@ class JobOptions:
 
     def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
         """The question these options ask. Raises `InputError`."""
-        from planner.request import Request
+        from planner.ask.request import Request
         from planner.space.restriction import parse_restriction, split_layout
         from planner.units import parse_count
 

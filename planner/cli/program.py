@@ -112,12 +112,12 @@ def plan(
 
     request = job.request(model, cluster, gpus)
     _check_output(output, model, cluster, job)
-    from planner.plan import make_plan
+    from planner.answer.plan import make_plan
     from planner.spec.planfile import CHOOSES_SIZE
 
     answer = make_plan
     if objective in CHOOSES_SIZE:
-        from planner.objective import plan_with_size as answer
+        from planner.answer.objective import plan_with_size as answer
     asked = replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
     # the text does not show the front
     asked = replace(asked, effort=effort, front=as_json or output is not None)

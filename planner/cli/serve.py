@@ -23,7 +23,7 @@ from planner.errors import InputError, PlannerError, UnknownNameError, install_h
 from planner.wording import reword, reworded
 
 if TYPE_CHECKING:
-    from planner.request import Request
+    from planner.ask.request import Request
     from planner.spec.planfile import Plan
 
 EPILOG = "\b\nExamples:\n  planner serve --port 8765\n  planner serve --calibration ours.yaml"
@@ -153,7 +153,7 @@ def _number(given: Mapping[str, str], key: str) -> int | None:
 
 @lru_cache(maxsize=KEPT)
 def _answer(question: tuple[tuple[str, str], ...], calibration: str | None) -> Plan:
-    from planner.plan import make_plan
+    from planner.answer.plan import make_plan
 
     return make_plan(asked(dict(question), calibration))
 

@@ -25,10 +25,10 @@ from planner import __version__
 from planner.errors import FileInputError, InputError, PlannerError, install_hint
 
 if TYPE_CHECKING:
-    from planner.request import Request
+    from planner.answer.sweep_workers import Workers
+    from planner.ask.request import Request
     from planner.spec.load_sweep import SweepFile
     from planner.spec.rows import Row
-    from planner.sweep_workers import Workers
 
 EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
 FORMATS: Final = (".csv", ".parquet")
@@ -154,7 +154,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:
     """Who does the work."""
-    from planner import dask_workers, sweep_workers
+    from planner.answer import dask_workers, sweep_workers
 
     if dask is not None:
         return dask_workers.dask(dask, _say)

@@ -114,11 +114,11 @@ def traced_step(
     plan: Plan, index: int, schedule: str | None, cluster: str | None, calibration: Path | None = None
 ) -> TracedStep:
     """The step of the plan's `index`-th configuration, timed pass by pass. Raises `PlannerError`."""
+    from planner.ask.planned import check_same, planned_problem
+    from planner.ask.request import cost_model
     from planner.cost.chunks import kept_by_chunk
     from planner.cost.simulated import evaluate_exactly, simulator_of
-    from planner.planned import check_same, planned_problem
     from planner.report.trace import TracedStep
-    from planner.request import cost_model
     from planner.schedule.generate import canonical_name, named_schedule
     from planner.schedule.simulate import simulate
     from planner.spec.config import ConfigTable, Schedule

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner import __version__
-from planner.compare import Comparison, Objective, Standing
-from planner.outcome import run_days
+from planner.answer.compare import Comparison, Objective, Standing
+from planner.answer.outcome import run_days
 from planner.report.facts import MEMORY_WORDS, days, days_cell, precise_time
 from planner.report.outcome import (
     Facts,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from planner.answer.outcome import best_of, limits, limits_sentence, run_days, why_nothing
 from planner.catalog.stack_options import SEPARATOR
-from planner.outcome import best_of, limits, limits_sentence, run_days, why_nothing
 from planner.report.facts import count, days, price_sentence
 from planner.spec.planfile import Choice, Plan, Run
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from planner.headline import ended_by
-from planner.launchable import WITHOUT_FILES
+from planner.answer.headline import ended_by
+from planner.answer.launchable import WITHOUT_FILES
 from planner.report.options_text import held_sentence
 from planner.space.restriction import value_text
 from planner.spec.planfile import (

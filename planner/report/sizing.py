@@ -8,13 +8,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 
 from planner import __version__
-from planner.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
-from planner.outcome import run_days
+from planner.answer.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
+from planner.answer.outcome import run_days
+from planner.answer.size import Goal, Sizing
 from planner.report.facts import count, days, days_cell, key_figures, noun_in, precise_time
 from planner.report.outcome import Facts, money, outcome_facts, shared_assumptions
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
-from planner.size import Goal, Sizing
 from planner.spec.planfile import Verdict
 
 _MOST_TRIED = 40

@@ -8,7 +8,7 @@ may; more never takes less time, so that cost bounds its other leaves in turn (w
 does), which are looked at only where the first does not fit. What is left when every bound is behind the k-th best
 needs no look: the k best are exact. Of each stem only its fastest leaf that fits is listed. A search that is stopped
 says what a configuration it did not look at could reach at best. Left out: splits other than the stack's own
-(`splits/split.py`), and other objectives (`objective.py`).
+(`splits/split.py`), and other objectives (`answer/objective.py`).
 """
 
 from __future__ import annotations

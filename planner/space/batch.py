@@ -1,6 +1,7 @@
 """Which global batch does a question mean, where it gives tokens, or nothing?
 
-Left out: whether a configuration can deal it (`space/rules.py`), and for which sizes one batch is held (`outcome.py`).
+Left out: whether a configuration can deal it (`space/rules.py`), and for which sizes one batch is held
+(`answer/outcome.py`).
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.ask.request import Request
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.diagnosis.causes import CAUSES, Cause
 from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.errors import PlannerError
-from planner.request import Request
 
 SEVERITY = {"fabric": 0.25, "overlap": 1.0, "host": 6.0, "imbalance": 2.0, "peak": 0.5, "recompute": 1.0}
 BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from planner.ask.request import Request
 from planner.calibrate.diagnosis.diagnose import diagnose
 from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops
 from planner.calibrate.logs.arguments import marks_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.cli import app
-from planner.request import Request
 from planner.units import GIB
 from tests.calibrate import logs
 from tests.calibrate.injected import cases, pairs

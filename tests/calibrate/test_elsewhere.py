@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from planner.ask.request import Request
 from planner.calibrate.correction.estimate import Observation, calibrate
 from planner.calibrate.correction.parts import COMMON, NORMAL_80, prior_of
 from planner.calibrate.coverage import unmeasured_band
@@ -20,7 +21,6 @@ from planner.calibrate.diagnosis.hypotheses import Evidence
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.cli import app
-from planner.request import Request
 from planner.spec.machine.architecture import Architecture
 
 OF_NVIDIA = re.compile(r"nvidia-smi|nccl-tests|cuda|torch\.|megatron|--overlap|--moe|NCCL_", re.IGNORECASE)

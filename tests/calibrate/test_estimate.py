@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from planner.ask.request import Request
 from planner.calibrate.correction.estimate import (
     Observation,
     calibrate,
@@ -27,7 +28,6 @@ from planner.cli import app
 from planner.cost.any_split import least_of_any_layout
 from planner.cost.model import CostModel
 from planner.errors import InputError, PlannerError
-from planner.request import Request
 from planner.solve.splits.split import solve_split
 from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import (
     DEFAULT_STACK,
     EXTENDED_BAND,
@@ -20,7 +21,6 @@ from planner.catalog.load_stacks import (
     stacks_to_plan,
 )
 from planner.errors import FileInputError, InputError, UnknownNameError, UnsupportedError
-from planner.request import Request, resolve
 from planner.spec.machine.load_cluster import accelerator_names
 from planner.spec.precision import Precision
 from planner.spec.stack import UNLIKE_BAND

@@ -64,8 +64,8 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], list[Any]]:
             requests.append(request)
             return plan
 
-        monkeypatch.setattr("planner.plan.make_plan", make)
-        monkeypatch.setattr("planner.estimate.make_estimate", make)
+        monkeypatch.setattr("planner.answer.plan.make_plan", make)
+        monkeypatch.setattr("planner.answer.estimate.make_estimate", make)
         return requests
 
     return answer

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from planner.ask.planned import planned_problem
 from planner.cli import app
 from planner.cli.trace import parse_ranks
 from planner.cost.table import STAGE_TERMS
 from planner.errors import InputError
-from planner.planned import planned_problem
 from planner.spec.load_plan import load_plan
 from planner.spec.rule import Problem
 

@@ -33,7 +33,7 @@ RARE = (
     "starlette", "torch", "uvicorn",
 )  # fmt: skip
 # what answers a question about no job
-SEARCHES = ("ortools", "planner.answer", "planner.plan", "planner.solve")
+SEARCHES = ("ortools", "planner.answer.answerer", "planner.answer.plan", "planner.solve")
 READERS = ("planner.frameworks.megatron.parse", "planner.frameworks.shell.script")
 OTHERS = ("planner.frameworks.deepspeed", "planner.frameworks.maxtext", "planner.frameworks.torchtitan")
 TABLES = ("rich", "planner.report.text")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.catalog.load_overlay import save_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK
 from planner.cli.serve import FIELDS, answer, asked
 from planner.errors import InputError, PlannerError
-from planner.plan import make_plan
 from planner.report.facts import precise_time
-from planner.request import Request
 from planner.spec.overlay import Overlay
 from tests.browser import marks, opened
 

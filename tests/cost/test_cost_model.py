@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.cost.exchanges import exchanges
 from planner.cost.memory.moments import PHASES
 from planner.cost.model import CostModel
@@ -14,7 +15,6 @@ from planner.cost.network.collectives import all_reduce_time
 from planner.cost.network.traffic import group_links
 from planner.cost.pipeline.step import STEP_TERMS
 from planner.cost.table import CostTable
-from planner.request import Request, cost_model, resolve
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.load_cluster import load_cluster

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.campaign.run import checkpoint_sizes
 from planner.cli import app
 from planner.cost.host_memory import always_on_host, host_need, host_use, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import Request
 from planner.solve.pareto import pareto_front
 from planner.solve.search import search
 from planner.solve.splits.split import cost_of_split, solve_split

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.ask.request import cost_model
 from planner.catalog.load_stacks import load_stack
 from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.model import CostModel
 from planner.cost.network.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.network.traffic import group_links
-from planner.request import cost_model
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.machine.load_cluster import load_cluster
 from tests.problems import problem

@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.cost.offload import (
     HOST_UPDATE,
     PINNED_SHARE,
@@ -15,9 +18,6 @@ from planner.cost.offload import (
     host_seconds,
     host_update_rate,
 )
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import Request
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Verdict

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import idle_options
 from planner.errors import InputError
-from planner.request import Request, resolve
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision

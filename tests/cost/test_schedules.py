@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack
 from planner.cost.model import CostModel
 from planner.cost.network.overlap import paired_time
 from planner.cost.simulated import evaluate_exactly
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import OFFLOAD_ACTIVATIONS, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule

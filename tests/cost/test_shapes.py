@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.cost.shapes import shape_distance_of
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.spec.config import ParallelConfig
 from tests.problems import costs, dense_model, moe_model, problem
 

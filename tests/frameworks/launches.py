@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator
 from functools import lru_cache
 
+from planner.ask.request import Request, resolve
 from planner.frameworks.details import read_details
 from planner.frameworks.framework import Expected, Framework, Launch
 from planner.frameworks.layout import chunk_layers
-from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from planner.ask.request import Request, resolve
 from planner.cli.files import problem_of
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Files
-from planner.request import Request, resolve
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig

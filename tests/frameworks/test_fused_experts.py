@@ -6,11 +6,11 @@ from math import inf
 
 import pytest
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.stack_options import FUSED_EXPERTS, idle_options
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.fused_experts import VARIABLE
-from planner.request import Request, cost_model, resolve
 from planner.solve.unasked import Answer, option_gains, said_of
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig

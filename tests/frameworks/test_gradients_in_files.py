@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import (
     DP_SERIAL,
@@ -21,7 +22,6 @@ from planner.catalog.stack_options import (
 from planner.cli import app
 from planner.errors import InputError
 from planner.frameworks import framework
-from planner.request import Request, resolve
 from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from tests.frameworks.launches import CONFIGS, launch, problem
 

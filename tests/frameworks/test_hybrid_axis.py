@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from planner.ask.request import cost_model
 from planner.cli import app
 from planner.cost.exchanges import exchanges
 from planner.frameworks import framework
-from planner.request import cost_model
 from planner.solve.place import place
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for

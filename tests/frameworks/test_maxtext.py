@@ -16,6 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from planner.ask.request import Request, resolve
 from planner.catalog.stack_options import PURE_BF16
 from planner.cli import app
 from planner.cli.files import config_of, problem_of
@@ -28,7 +29,6 @@ from planner.frameworks.maxtext.names import CATALOG, KEPT, MODELS, VOCABULARY, 
 from planner.frameworks.maxtext.rules import RULES
 from planner.frameworks.maxtext.settings import per_device
 from planner.frameworks.maxtext.slices import split_on
-from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config

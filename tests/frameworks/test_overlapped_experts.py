@@ -8,9 +8,9 @@ from math import inf
 
 import pytest
 
+from planner.ask.request import cost_model
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
 from planner.frameworks import framework
-from planner.request import cost_model
 from planner.solve.unasked import Answer, option_gains, said_of
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config

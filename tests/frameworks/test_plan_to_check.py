@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.cli.check import Judge, check_files
 from planner.cli.export import render_plan
 from planner.errors import UnsupportedError
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.space.restriction import parse_restriction
 from planner.spec.planfile import Choice
 from planner.spec.save import save_text

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.request import cost_model
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
-from planner.request import cost_model
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ContextKind, ParallelConfig, Recompute

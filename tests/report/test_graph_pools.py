@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request, resolve
 from planner.cli.memory import explain_memory
-from planner.estimate import make_estimate
-from planner.request import Request, resolve
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule, module_mask
 from tests.problems import costs, dense_model, problem
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, cost_model, resolve
 from planner.errors import FileInputError
-from planner.estimate import make_estimate
-from planner.plan import make_plan
 from planner.report import chart_data, charts
 from planner.report.html import clean
 from planner.report.result_file import ComparisonFile, SizingFile, parse_result
-from planner.request import Request, cost_model, resolve
 from planner.solve.place import place
 from planner.spec.planfile import Plan
 from planner.units import GIB
@@ -133,10 +133,10 @@ def test_results_of_compare_and_size_are_read_back_strictly() -> None:
 
 
 def test_what_compare_and_size_print_is_what_is_read() -> None:
-    from planner.compare import compare_clusters
+    from planner.answer.compare import compare_clusters
+    from planner.answer.size import Goal, size_cluster
     from planner.report.comparison import comparison_facts
     from planner.report.sizing import sizing_facts
-    from planner.size import Goal, size_cluster
 
     request = Request("llama-3.2-1b", "dgx-h100", gpus=16, seq_len=2048, global_batch="64", tokens=1e11)
     compared = comparison_facts(compare_clusters(request, ["dgx-h100", "rtx4090"], [8]))

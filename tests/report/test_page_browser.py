@@ -88,14 +88,14 @@ def test_a_hostile_plan_is_text(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_pages_of_compare_and_size(tmp_path: Path) -> None:
-    from planner.compare import compare_clusters
+    from planner.answer.compare import compare_clusters
+    from planner.answer.size import Goal, size_cluster
+    from planner.ask.request import Request
     from planner.report.comparison import comparison_facts
     from planner.report.html import page_html
     from planner.report.page_results import result_page
     from planner.report.result_file import parse_result
     from planner.report.sizing import sizing_facts
-    from planner.request import Request
-    from planner.size import Goal, size_cluster
 
     request = Request("llama-3.2-1b", "dgx-h100", seq_len=2048, global_batch="256", tokens=1e11)
     compared = comparison_facts(compare_clusters(request, ["dgx-h100", "dgx-b200"], [16]))

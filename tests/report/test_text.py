@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from planner.headline import recommended
-from planner.recommend import Pick
+from planner.answer.headline import recommended
+from planner.answer.recommend import Pick
 from planner.report.text import plan_document, readable, render
 from planner.spec.config import AXES, ParallelConfig
 from planner.spec.planfile import BrokenRule, Choice, NearestRun, Plan, PlannedConfig, Trade, Verdict

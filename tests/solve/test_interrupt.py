@@ -42,8 +42,8 @@ def run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "name"), [
-    ("planner.over_members", "pose"), ("planner.solve.dealing", "bounds_of"), ("planner.plan", "search"),
-    ("planner.plan", "pareto_front"), ("planner.plan", "solve_splits"),
+    ("planner.answer.over_members", "pose"), ("planner.solve.dealing", "bounds_of"), ("planner.answer.plan", "search"),
+    ("planner.answer.plan", "pareto_front"), ("planner.answer.plan", "solve_splits"),
 ])  # fmt: skip
 def test_an_interrupted_search_leaves_its_incumbent_and_gap(tmp_path: Path, module: str, name: str) -> None:
     ended = run(tmp_path, module, name)
@@ -62,7 +62,9 @@ def test_an_interrupted_search_leaves_its_incumbent_and_gap(tmp_path: Path, modu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "name"), [("planner.posed", "search"), ("planner.plan", "search")])
+@pytest.mark.parametrize(
+    ("module", "name"), [("planner.answer.posed", "search"), ("planner.answer.plan", "search")]
+)
 def test_an_interrupt_ends_the_search_of_every_member_and_stack(
     tmp_path: Path, module: str, name: str
 ) -> None:
@@ -80,7 +82,7 @@ def test_an_interrupt_ends_the_search_of_every_member_and_stack(
 
 @pytest.mark.slow
 def test_a_second_interrupt_ends_the_process_without_a_file(tmp_path: Path) -> None:
-    ended = run(tmp_path, "planner.plan", "search", times=2)
+    ended = run(tmp_path, "planner.answer.plan", "search", times=2)
     assert ended.returncode in (130, -signal.SIGINT)
     assert list(tmp_path.iterdir()) == []
 

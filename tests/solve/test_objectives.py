@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.answer.objective import plan_with_size, sooner
+from planner.answer.outcome import hold_batch
+from planner.answer.plan import make_plan
+from planner.answer.size import Goal, size_cluster
+from planner.ask.request import Request, cost_model, resolve
 from planner.campaign.run import run_facts
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
-from planner.objective import plan_with_size, sooner
-from planner.outcome import hold_batch
-from planner.plan import make_plan
 from planner.report.proof import cautions
-from planner.request import Request, cost_model, resolve
-from planner.size import Goal, size_cluster
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.cost.simulated import evaluate_exactly, simulator_of
-from planner.plan import make_plan
-from planner.request import Request
 from planner.solve.refine import FINALISTS, LISTED, ranked, refine, worth_listing
 from planner.solve.search import SearchResult, search
 from planner.space.enumerate import enumerate_configs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.cost.simulated import evaluate_exactly
-from planner.request import Request, cost_model, resolve
 from planner.solve.unasked import (
     WORTH_SAYING,
     Answer,

@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from planner.estimate import make_estimate
-from planner.plan import make_plan
-from planner.request import Request, resolve
+from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.ask.request import Request, resolve
 from planner.space.axes import Axes, divisors, modules_tried
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack, stacks_to_plan
 from planner.catalog.stack_options import (
     ALL_GATHERED,
@@ -23,7 +24,6 @@ from planner.catalog.stack_options import (
     with_options,
 )
 from planner.errors import InputError, UnknownNameError
-from planner.request import Request, cost_model, resolve
 from planner.space.axes import Restriction
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for

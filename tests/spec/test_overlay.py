@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.catalog.load_overlay import load_overlay, save_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, InputError
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.overlay import LinkSection, Overlay
 

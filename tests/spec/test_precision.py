@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack
 from planner.errors import UnsupportedError
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.spec.load_model import load_model
 from planner.spec.machine.device_kernels import missing_kernels, require_recipe
 from planner.spec.machine.load_cluster import load_accelerator

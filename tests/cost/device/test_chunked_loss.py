@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.cost.device.chunked_loss import gradient_temporaries, loss_parts, sum_bytes
 from planner.cost.edges import EdgeCost
 from planner.cost.model import CostModel
-from planner.request import Request, cost_model, resolve
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.machine.device_kernels import missing_kernels
 from planner.spec.rule import Problem

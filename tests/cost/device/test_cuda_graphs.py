@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.answer.plan import cost_model
 from planner.cost.device.graphs import HostFloor, capture_of, relaunched
 from planner.cost.host import RELAUNCHED
 from planner.cost.model import CostModel
-from planner.plan import cost_model
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, module_mask
 from planner.spec.rule import Problem
 from tests.problems import dense_model, moe_model, problem

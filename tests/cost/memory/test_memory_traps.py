@@ -174,7 +174,7 @@ def test_each_prediction_module_keeps_logits_of_its_own() -> None:
 def test_deepseek_v3_as_published_fits_80_gb() -> None:
     """arXiv 2412.19437: pp 16, ep 64 without tensor parallelism on H800 of 80 GB, with moments in bf16, norms and
     up-projections recomputed, and SwiGLU's inputs in 8 bits (sections 3.2 and 3.3)."""
-    from planner.request import Request, cost_model, resolve
+    from planner.ask.request import Request, cost_model, resolve
 
     bits = sum(
         1 << i for i, name in enumerate(RECOMPUTE_MODULES) if name in ("layernorm", "mla_up_proj", "moe_act")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.cost.network.traffic import boundary_tier, group_links, least_inside, pipeline_links
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.spec.machine.load_cluster import build_cluster, load_accelerator, load_cluster
 from tests.problems import cluster
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.answer.estimate import make_estimate, named_config
+from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import DEFAULT_STACK, default_stack, load_stack, stacks_to_plan
 from planner.errors import UnsupportedError
-from planner.estimate import make_estimate, named_config
-from planner.request import Request, resolve
 from planner.spec.config import Recompute
 from planner.spec.load_model import load_model
 from planner.spec.machine.compiled_devices import COMPILES

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from planner.answer.estimate import make_estimate
+from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack
-from planner.estimate import make_estimate
-from planner.request import Request
 from planner.spec.load_model import load_model
 from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.machine.load_cluster import load_cluster

@@ -22,10 +22,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 from planner import __version__
+from planner.answer.sweep_workers import AHEAD, Answer, Workers, answer_point
+from planner.ask.request import Request
 from planner.errors import InputError, PlannerError, install_hint
-from planner.request import Request
 from planner.spec.rows import Row
-from planner.sweep_workers import AHEAD, Answer, Workers, answer_point
 
 CONNECT: Final = 15  # seconds, in which a scheduler must answer
 LOOK: Final = 2  # seconds between two looks at the workers

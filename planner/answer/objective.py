@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.answer.growth import Point
+from planner.answer.plan import make_plan
+from planner.answer.size import Goal, size_cluster
+from planner.answer.stopping import Stopwatch
+from planner.ask.request import Request
 from planner.errors import InputError
-from planner.growth import Point
-from planner.plan import make_plan
-from planner.request import Request
-from planner.size import Goal, size_cluster
 from planner.spec.planfile import Certificate, Objective, Plan
-from planner.stopping import Stopwatch
 
 HARDLY_MORE = 1.1  # of the least money or energy
 MUCH_SOONER = 1.25  # times as long

@@ -10,11 +10,11 @@ from __future__ import annotations
 from math import log2
 from typing import Final
 
+from planner.ask.request import cost_model
 from planner.catalog.load_published import PublishedModel, PublishedRun, kind_of, published_runs
 from planner.cost.params import model_parameters
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
-from planner.request import cost_model
 from planner.spec.config import ConfigTable
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import NearestRun, PlannedConfig

@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from planner.answer.growth import PAYING_SPEEDUP, Doubling, Point, doubling
+from planner.answer.outcome import hold_batch
+from planner.answer.planners import Planners
+from planner.ask.request import Request, cost_model, each_stack, resolve
 from planner.campaign.duration import SECONDS_PER_DAY
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
 from planner.errors import InputError, PlannerError
-from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
-from planner.outcome import hold_batch
-from planner.planners import Planners
-from planner.request import Request, cost_model, each_stack, resolve
 from planner.space.axes import Axes
 from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
 from planner.spec.config import OFFLOAD_OPTIMIZER

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from planner.answer.growth import PASSING_GAIN
+from planner.answer.stopping import Stopwatch
+from planner.ask.request import Request
 from planner.errors import PlannerError
-from planner.growth import PASSING_GAIN
-from planner.request import Request
 from planner.spec.planfile import Plan
-from planner.stopping import Stopwatch
 from planner.units import format_time
 
 FEW_CUTS = 100_000  # of the space: another search takes a few seconds at most

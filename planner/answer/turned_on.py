@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.ask.request import cost_model
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import SEPARATOR
 from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly, simulator_of
-from planner.request import cost_model
 from planner.space.members import turned_on
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import CLOSED_GAP, Choice, PlannedConfig

@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.answer import Answerer
+from planner.answer.answerer import Answerer
+from planner.answer.launchable import with_launch_note
+from planner.answer.nearest_run import nearest_run
+from planner.ask.request import Request, check_request, cost_model, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.errors import InputError
 from planner.frameworks import explicit_splits, framework_of_stack
 from planner.frameworks.layout import stated_layout
-from planner.launchable import with_launch_note
-from planner.nearest_run import nearest_run
-from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.relax import nearest_fitting
 from planner.solve.splits.dealt import Dealt
 from planner.solve.unasked import Answer, numeric_gains, option_gains, said_of, wide_scores

@@ -12,9 +12,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from planner.outcome import check_whole
-from planner.plan import make_plan
-from planner.request import Request
+from planner.answer.outcome import check_whole
+from planner.answer.plan import make_plan
+from planner.ask.request import Request
 from planner.spec.planfile import Plan
 
 

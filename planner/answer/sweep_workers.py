@@ -13,11 +13,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
+from planner.answer.outcome import check_whole
+from planner.answer.plan import make_plan
+from planner.answer.planners import end_pool, spawned_pool
+from planner.ask.request import Request
 from planner.errors import InputError, PlannerError
-from planner.outcome import check_whole
-from planner.plan import make_plan
-from planner.planners import end_pool, spawned_pool
-from planner.request import Request
 from planner.spec.load_sweep import SweepFile
 from planner.spec.rows import COLUMNS, Row, plan_rows
 from planner.wording import as_key, reword

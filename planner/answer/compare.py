@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from planner.answer.outcome import best_of, hold_batch, run_days, why_nothing
+from planner.answer.planners import Planners
+from planner.ask.request import Request
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
-from planner.outcome import best_of, hold_batch, run_days, why_nothing
-from planner.planners import Planners
-from planner.request import Request
 from planner.spec.machine.load_cluster import accelerator_of, load_cluster
 from planner.spec.planfile import Choice, Plan
 from planner.spec.rows import COLUMNS, data_frame, plan_rows

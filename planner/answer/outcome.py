@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from planner.request import DEFAULT_SEQ_LEN, Request
+from planner.ask.request import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import (
     DEFAULT_BATCH_TOKENS,
     TOKENS,

@@ -1,6 +1,6 @@
 """What must stand at the head of an answer beside its best configuration? What to take instead, and a proof's gap.
 
-Left out: the first line (`answer.py`) and everything that a report says below it.
+Left out: the first line (`answerer.py`) and everything that a report says below it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from planner.recommend import Pick
+from planner.answer.recommend import Pick
 from planner.spec.planfile import CLOSED_GAP, Certificate, Concern, Ending, Plan, Reason, Trade
 from planner.units import GIB, format_capacity, format_small
 

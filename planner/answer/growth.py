@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
+from planner.answer.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
 from planner.spec.planfile import Choice, Plan, Run
 from planner.spec.terms import term_name
 

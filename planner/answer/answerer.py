@@ -10,19 +10,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.answer.choices import Chooser
+from planner.answer.headline import recommended
+from planner.answer.reasons import confidence_of
+from planner.answer.recommend import TOLD_APART, Pick, Setting, recommend
+from planner.answer.rivals import balanced_lead
+from planner.ask.request import cost_model
 from planner.campaign.run import run_assumptions
-from planner.choices import Chooser
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
 from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
-from planner.headline import recommended
-from planner.reasons import confidence_of
-from planner.recommend import TOLD_APART, Pick, Setting, recommend
-from planner.request import cost_model
-from planner.rivals import balanced_lead
 from planner.solve.layouts import SplitsSolved
 from planner.solve.pareto import NEAR_MOST_ROOM, ParetoFront
 from planner.solve.search import SearchResult

@@ -1,6 +1,6 @@
 """A question in the user's words, and the problem it stands for: model, cluster, job, stack, and every default taken.
 
-Left out: which axes a question holds fixed (`space/restriction.py`), and the answers (`plan.py`, `estimate.py`).
+Left out: which axes a question holds fixed (`space/restriction.py`), and the answers (`answer/`).
 """
 
 from __future__ import annotations

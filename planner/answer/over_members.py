@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from planner.answer.posed import Posed, Screened, pose
+from planner.answer.stopping import Stopwatch
+from planner.answer.turned_on import opened, standing, step_time_of, time_of, turned_on_facts
+from planner.ask.request import Request, check_request, cost_model, each_stack
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import SEPARATOR
 from planner.errors import FileInputError, PlannerError, UnknownNameError
-from planner.posed import Posed, Screened, pose
-from planner.request import Request, check_request, cost_model, each_stack
 from planner.solve.layouts import OUTSIDE_EFFORT
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
@@ -39,8 +41,6 @@ from planner.spec.planfile import (
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, StackStanding
 from planner.spec.verdict import MemoryVerdict
-from planner.stopping import Stopwatch
-from planner.turned_on import opened, standing, step_time_of, time_of, turned_on_facts
 
 PlanOf = Callable[[Request, Posed], Plan]
 NEAR: Final = 0.02  # of the step time: what solved splits may make of it

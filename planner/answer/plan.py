@@ -19,16 +19,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.answer import Answerer
+from planner.answer.answerer import Answerer
+from planner.answer.launchable import with_launch_note
+from planner.answer.nearest_run import nearest_run
+from planner.answer.over_members import plan_over_members
+from planner.answer.posed import Posed
+from planner.answer.spare_nodes import FEW_CUTS, with_spare_nodes
+from planner.answer.stopping import Stopwatch
+from planner.answer.turned_on import plainest
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
-from planner.launchable import with_launch_note
-from planner.nearest_run import nearest_run
-from planner.over_members import plan_over_members
-from planner.posed import Posed
-from planner.request import Request, cost_model, resolve
 from planner.solve.kept import Front
 from planner.solve.layouts import EFFORT, PASSING_EFFORT, PASSING_FINALISTS, SplitsSolved, solve_splits
 from planner.solve.open import open_configurations
@@ -56,14 +59,11 @@ from planner.space.axes import recompute_choices
 from planner.space.batch import in_tokens
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
-from planner.spare_nodes import FEW_CUTS, with_spare_nodes
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
-from planner.stopping import Stopwatch
-from planner.turned_on import plainest
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
 LONGEST = 1e6  # [s] of a step, where nothing fits under the stack's own splits and so none is known

@@ -11,11 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.frameworks import explicit_splits
-from planner.request import Request, cost_model, resolve
 from planner.solve.dealing import Source
 from planner.solve.layouts import outside_of
 from planner.solve.open import open_configurations

@@ -1,12 +1,13 @@
 """What is predicted of one configuration: time, memory of every stage, its split, the whole run?
 
-Left out: why it is so (`reasons.py`), and the plan around it (`answer.py`).
+Left out: why it is so (`reasons.py`), and the plan around it (`answerer.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.answer.reasons import confidence_of, reasons
 from planner.campaign.run import run_facts
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import host_need, on_host
@@ -18,7 +19,6 @@ from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
 from planner.frameworks import explicit_splits
 from planner.frameworks.layout import write_layout
-from planner.reasons import confidence_of, reasons
 from planner.solve.splits.split import SplitResult, cost_of_split, even_split, own_split
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig

@@ -1,0 +1,1 @@
+"""What was asked, and which problem does it stand for?"""
