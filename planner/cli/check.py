@@ -24,6 +24,7 @@ from planner.cli.files import (
 )
 from planner.cli.options import CalibrationOption, JsonOption, check_count, sequence_length
 from planner.cli.output import say, say_json
+from planner.errors import InputError
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch, ParsedConfig
@@ -53,7 +54,8 @@ SeqLenOption = Annotated[
     ),
 ]
 BatchOption = Annotated[
-    int | None, typer.Option("--global-batch", min=1, help="Sequences per step, where the files don't say.")
+    str | None,
+    typer.Option("--global-batch", help="Sequences per step, or tokens (16Mtok), where the files don't say."),
 ]
 StackOption = Annotated[
     str | None, typer.Option("--stack", help="Training software (default: the framework's newest).")
@@ -87,6 +89,18 @@ def check(
     return 0 if answer["legal"] and answer["verdict"] != "does_not_fit" else 1
 
 
+def _sequences(batch: str | int | None, seq_len: int | None) -> int | None:
+    """A global batch in sequences, which may be given in tokens. Raises `InputError`."""
+    from planner.space.batch import global_batch_of, in_tokens
+
+    if batch is None:
+        return None
+    text = str(batch)
+    if seq_len is None and in_tokens(text):
+        raise InputError("a batch in tokens needs the length of its sequences", text, "add --seq-len 8k, say")
+    return global_batch_of(text, seq_len or 1, 1)[0]
+
+
 def check_files(
     files: Mapping[str, str],
     cluster: str,
@@ -95,7 +109,7 @@ def check_files(
     stack: str | None,
     calibration: Path | None = None,
     seq_len: int | None = None,
-    global_batch: int | None = None,
+    global_batch: str | int | None = None,
     config_file: str | None = None,
 ) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`.
@@ -111,15 +125,14 @@ def check_files(
     framework = recognize(files)
     parsed = placed(framework.parse(files), cluster, gpus)
     said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
+    batch = _sequences(global_batch, parsed.seq_len or seq_len)
     for found, asked, what in (
         (parsed.seq_len, seq_len, "a sequence length of {:,}, --seq-len says {:,}"),
-        (parsed.global_batch, global_batch, "a global batch of {:,}, --global-batch says {:,}"),
+        (parsed.global_batch, batch, "a global batch of {:,}, --global-batch says {:,}"),
     ):
         if found and asked and found != asked:
             said.append(f"the files state {what.format(found, asked)}: the files count")
-    parsed = replace(
-        parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
-    )
+    parsed = replace(parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or batch)
     if model is None and parsed.model is None:
         model = config_file
     problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)

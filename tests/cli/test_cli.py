@@ -635,3 +635,25 @@ def test_a_full_disk_behind_stdout_is_told(words: str) -> None:
         )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("error: the answer must be writable")
+
+
+SCRIPT = (
+    "torchrun pretrain_gpt.py --num-layers 16 --hidden-size 2048 --num-attention-heads 32 --ffn-hidden-size 8192 "
+    "--vocab-size 32000 --swiglu --bf16 --micro-batch-size 1 --disable-bias-linear --position-embedding-type rope"
+)
+
+
+def test_check_reads_lengths_and_batches_as_a_plan_does(
+    planner: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    asked = ("check", str(tmp_path / "run.sh"), "--cluster", "dgx-h100", "--gpus", "8", "--json")
+    found = [
+        json.loads(planner(*asked, "--seq-len", length, "--global-batch", batch).out)["step_time_s"]
+        for length, batch in (("2048", "256"), ("2k", "256seq"), ("2048", "524288tok"))
+    ]
+    assert found[0] == found[1] == found[2]
+    for batch, said in (("4M", "write 4Mtok or 4Mseq"), ("4Mtok", "add --seq-len 8k")):
+        refused = planner(*asked, "--global-batch", batch)
+        assert refused.code == 2
+        assert said in refused.err
