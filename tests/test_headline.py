@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.answer.headline import gap_said, recommended, trade_said
+from planner.answer.headline import gap_said, recommended, trade_said, with_gap
 from planner.answer.recommend import Pick
 from planner.spec.planfile import Concern, Ending, Plan, Reason, Trade
 from tests.report.test_proof_sentences import certificate
@@ -36,8 +36,10 @@ def test_one_named_configuration_has_no_gap() -> None:
 
 def test_a_gap_stands_in_the_headline(example_plan: Plan) -> None:
     search = example_plan.search.model_copy(update={"certificate": certificate(gap=0.039)})
-    told = recommended(example_plan.model_copy(update={"search": search}), Pick(example_plan.choices, 0))
-    assert told.headline == example_plan.headline + ", not proven: up to 3.9% faster may exist"
+    picked = recommended(example_plan.model_copy(update={"search": search}), Pick(example_plan.choices, 0))
+    told = with_gap(picked.model_copy(update={"headline": f"{picked.headline}\nrecommended: #2"}))
+    said = f"{example_plan.headline}, not proven: up to 3.9% faster may exist"
+    assert told.headline.split("\n") == [said, "recommended: #2"]
     assert told.recommended == 0
 
 

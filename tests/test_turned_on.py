@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -11,9 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from planner.answer import over_members
 from planner.answer.estimate import make_estimate
 from planner.answer.over_members import _screened
 from planner.answer.plan import make_plan
+from planner.answer.posed import Posed, Screened
 from planner.answer.stopping import Stopwatch
 from planner.answer.turned_on import opened, plainest
 from planner.ask.planned import planned_problem
@@ -24,12 +27,13 @@ from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
 from planner.report import options_text, proof
+from planner.solve.outside import Outside
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.members import members, turned_on
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig
 from planner.spec.overlay import Overlay
-from planner.spec.planfile import CLOSED_GAP, Plan
+from planner.spec.planfile import CLOSED_GAP, Ending, Plan
 from planner.spec.tried import Held, HeldBy, TurnedOn
 from planner.spec.verdict import MemoryRoom
 from tests.problems import pins_of
@@ -267,3 +271,31 @@ def test_what_is_planned_was_not_forgotten(thorough: bool) -> None:
         assert near
         assert not any(one.forgotten for one in near)
         assert all(one.forgotten for one in members if one not in near)
+
+
+def test_the_headline_says_what_the_whole_certificate_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts of members that nobody searches whole may be faster: the head of the answer says so as well."""
+    monkeypatch.setattr(Posed, "outside", lambda self, best, *_: (Outside(3, 0.9 * best), 0.0))
+    plan = make_plan(ASKED)
+    assert plan.search.certificate is not None
+    assert plan.search.certificate.gap == pytest.approx(0.1)
+    assert "not proven: up to 10.0% faster may exist" in plan.headline.split("\n")[0]
+
+
+def test_nothing_is_told_to_be_unbeaten_by_members_that_were_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first_alone(
+        posed: Sequence[Posed], thorough: bool, watch: Stopwatch
+    ) -> tuple[list[Screened], list[Posed]]:
+        screened, near = _screened(posed[:1], thorough, watch)
+        watch.ending = Ending.TIME_LIMIT
+        return screened, near
+
+    monkeypatch.setattr(over_members, "_screened", first_alone)
+    plan = make_plan(ASKED)
+    assert plan.found
+    assert plan.search.certificate is not None
+    assert plan.search.certificate.gap is None
+    assert plan.search.certificate.bound is None
+    assert "faster may exist" not in plan.headline

@@ -68,9 +68,16 @@ def _nearer(reason: Reason) -> bool:
 
 
 def recommended(plan: Plan, pick: Pick) -> Plan:
-    """The plan with what to take of it, which its headline then says, as it does a gap of its proof."""
+    """The plan with what to take of it, which its headline then says."""
     if not plan.found:
         return plan
-    first = ", ".join(filter(None, (plan.headline, gap_said(plan.search.certificate))))
-    said = "\n".join(filter(None, (first, recommendation(pick))))
+    said = "\n".join(filter(None, (plan.headline, recommendation(pick))))
     return plan.model_copy(update={"headline": said, "recommended": pick.index, "trade": pick.trade})
+
+
+def with_gap(plan: Plan) -> Plan:
+    """The plan, all of it searched, whose headline says a gap of its proof."""
+    gap = gap_said(plan.search.certificate)
+    first, *more = plan.headline.split("\n")
+    said = "\n".join([f"{first}, {gap}" if gap else first, *more])
+    return plan.model_copy(update={"headline": said}) if plan.found else plan

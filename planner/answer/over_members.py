@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from planner.answer.headline import with_gap
 from planner.answer.posed import Posed, Screened, pose
 from planner.answer.stopping import Stopwatch
 from planner.answer.turned_on import opened, standing, step_time_of, time_of, turned_on_facts
@@ -56,7 +57,7 @@ def plan_over_members(request: Request, plan_of: PlanOf) -> Plan:
         update: dict[str, object] = {"seconds": watch.seconds()}
         if plan.search.certificate is not None:
             update["certificate"] = plan.search.certificate.model_copy(update=update)
-        return plan.model_copy(update={"search": plan.search.model_copy(update=update)})
+        return with_gap(plan.model_copy(update={"search": plan.search.model_copy(update=update)}))
 
 
 def _of_stacks(request: Request, asked: Sequence[Request], plan_of: PlanOf, watch: Stopwatch) -> Plan:
@@ -124,8 +125,10 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
             else replace(pose(replace(request, options=some)), known=base.known)
             for some in options
         ]
+    unseen = False
     if len(posed) > 1 and by_time:
         screened, near = _screened(posed, request.thorough, watch)
+        unseen = len(screened) < len(posed)
         posed = near or [posed[0]]
     for one in posed if len(posed) > 1 else ():
         asked = replace(_in_time(one.request, watch), thorough=False, front=False, seek_batch=False)
@@ -145,7 +148,13 @@ def _of_stack(request: Request, plan_of: PlanOf, watch: Stopwatch) -> Plan:
         pair = best, _Planned(fewer, plan_of(_in_time(fewer.request, watch), fewer))
         best, other = sorted(pair, key=lambda one: _rank(one.plan, request))
         others.append(other)
-    return _told(request, base.problem, best, others, screened, watch)
+    plan = _told(request, base.problem, best, others, screened, watch)
+    certificate = plan.search.certificate
+    if not unseen or certificate is None:
+        return plan
+    # no time was left for some members, so nothing is known that none of theirs beats
+    nothing = certificate.model_copy(update={"bound": None, "gap": None, "outside_bound": None})
+    return plan.model_copy(update={"search": plan.search.model_copy(update={"certificate": nothing})})
 
 
 def _screened(posed: Sequence[Posed], thorough: bool, watch: Stopwatch) -> tuple[list[Screened], list[Posed]]:
