@@ -98,7 +98,7 @@ def judged(row: Row, configs: Path, folder: Path, stack: str = STACK) -> Judged:
         raise SystemExit(f"run {row['id']} cannot be estimated: {plan.headline}")
     (choice,) = plan.choices
     memory, failed = choice.memory, row["oom"] == "True"
-    outside = memory.terms.get("outside PyTorch allocator", 0.0)
+    outside = memory.terms["outside_allocator"]
     settings = [row["model"], row["weights"].split()[0], f"{row['micro_batch']} x {row['seq_len']}"]
     names = ("checkpointing", "lora_rank", "layers", "grad_accumulation")
     settings += [f"{name} {row[name]}" for name in names if row[name] not in ("", "False", "1")]

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.device_runs import errors, judged, question_of, section
+from planner.answer.estimate import make_estimate
 from planner.ask.request import resolve
 from planner.spec.config import Recompute
 from planner.spec.stack.kinds import AttentionKernel
+from planner.units import GIB
 
 DATA = Path(__file__).parents[2] / "shared"
 RUNS, CONFIGS = DATA / "data" / "device" / "transformers_one_gpu.csv", DATA / "device" / "configs"
@@ -55,6 +57,14 @@ def test_a_prediction_reads_nothing_that_was_measured(tmp_path: Path) -> None:
         assert (found.step, found.allocated, found.reserved, found.verdict) == (
             other.step, other.allocated, other.reserved, other.verdict
         )  # fmt: skip
+
+
+def test_what_is_reserved_leaves_out_what_lies_outside_the_allocator(tmp_path: Path) -> None:
+    row = rows()[0]
+    (choice,) = make_estimate(question_of(row, CONFIGS, tmp_path)).choices
+    (tmp_path / "again").mkdir()
+    outside = choice.memory.peak - judged(row, CONFIGS, tmp_path / "again").reserved
+    assert outside == pytest.approx(float(row["outside_allocator_gib"]) * GIB, rel=0.05)
 
 
 def test_failures_count_in_verdicts_alone(tmp_path: Path) -> None:

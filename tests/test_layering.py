@@ -17,7 +17,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("space",),
     ("cost", "schedule", "campaign"),
     ("solve", "calibrate.published", "calibrate.binding_rules"),
-    ("ask", "answer", "api"),
+    ("ask",),
+    ("answer", "api"),
     ("report", "calibrate"),
     ("cli", "__main__"),
 )

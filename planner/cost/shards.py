@@ -108,6 +108,22 @@ class Shards(StageParameters):
         return replace(self, **taken, of_row=np.arange(len(rows)), fetches=fetches)
 
 
+@dataclass(frozen=True)
+class _Holdings:
+    """What the ranks of the distinct shardings (k,) of a table hold: `of_row`: the sharding of every row; `stage`: the
+    pipeline of each, of whose stages a rank has `copies` (k,); `counts`: layers of every kind (K, k, C), `begins`,
+    `ends`: first and last stages (k, C); `of_kind`: dense and expert parameters of a layer (K, k)."""
+
+    keys: ConfigTable
+    of_row: Index
+    stage: Index
+    copies: Array
+    counts: Array
+    begins: Array
+    ends: Array
+    of_kind: tuple[Array, Array]
+
+
 def mean_units(classes: StageClasses, pipelines: Index) -> Array:
     """Layers, embedding and head of a mean stage, whatever the split deals to each (k,) [1]."""
     held = classes.layers[pipelines].sum(axis=2) + classes.first[pipelines] + classes.last[pipelines]
@@ -126,24 +142,29 @@ class ShardModel:
 
     def stage_parameters(self, table: ConfigTable, classes: StageClasses) -> StageParameters:
         """Parameters of the distinct shardings of a table."""
-        first, inverse = self._distinct(table, classes)
+        return self._stage_parameters(self._holdings(table, classes))
+
+    def _holdings(self, table: ConfigTable, classes: StageClasses) -> _Holdings:
+        first, of_row = self._distinct(table, classes)
         keys, stage = table.take(first), classes.of_row[first]
-        t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
-        copies = classes.copies[stage]
-        dense_of_kind, expert_of_kind = self.parameters_by_kind(t, e, et)
-        counts = copies[:, None] * np.moveaxis(classes.layers[stage], 2, 0)
+        copies, counts = classes.copies[stage], np.moveaxis(classes.layers[stage], 2, 0)
         begins, ends = (copies[:, None] * end[stage] for end in (classes.first, classes.last))
-        in_layers, expert = sum_over_kinds(counts, dense_of_kind), sum_over_kinds(counts, expert_of_kind)
-        dense = in_layers + begins * self._first_stage_parameters(t)[:, None]
-        alone = np.minimum(begins, ends)
-        dense += ends * self._last_stage_parameters(t)[:, None]
-        copied = (ends - alone) * self.copied_embedding(t)[:, None]
+        of_kind = self.parameters_by_kind(*(keys[axis].astype(float) for axis in ("tp", "ep", "etp")))
+        return _Holdings(keys, of_row, stage, copies, copies[:, None] * counts, begins, ends, of_kind)
+
+    def _stage_parameters(self, held: _Holdings) -> StageParameters:
+        counts, t = held.counts, held.keys["tp"].astype(float)
+        in_layers, expert = (sum_over_kinds(counts, each) for each in held.of_kind)
+        dense = in_layers + held.begins * self._first_stage_parameters(t)[:, None]
+        dense += held.ends * self._last_stage_parameters(t)[:, None]
+        copied = (held.ends - np.minimum(held.begins, held.ends)) * self.copied_embedding(t)[:, None]
         dense += copied
         kept = [kind.wide for kind in self.kinds]
-        of_wide = (sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in
-                   (dense_of_kind, expert_of_kind))  # fmt: skip
+        of_wide = (
+            sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in held.of_kind
+        )
         wide = next(of_wide), next(of_wide)
-        return StageParameters(inverse, dense, expert, dense - in_layers, wide, copied)
+        return StageParameters(held.of_row, dense, expert, dense - in_layers, wide, copied)
 
     def communicators(self, table: ConfigTable, classes: StageClasses) -> Array:
         """What all communicators of every row of a table take (n,) [bytes]."""
@@ -152,10 +173,8 @@ class ShardModel:
 
     def _communicators(self, keys: ConfigTable, copies: Array) -> Array:
         """The same of distinct shardings, of whose stages a rank holds so many `copies` (k,)."""
-        replicas, dispatcher = (
-            copies * keys["dp"].astype(float) * keys["cp"],
-            self.problem.stack.communication.dispatcher,
-        )
+        replicas = copies * keys["dp"].astype(float) * keys["cp"]
+        dispatcher = self.problem.stack.communication.dispatcher
         opened = communicator_bytes(keys, replicas, self.problem.cluster, dispatcher)
         return sum(opened.values(), np.zeros(len(keys)))
 
@@ -171,36 +190,32 @@ class ShardModel:
 
     def shards(self, table: ConfigTable, classes: StageClasses) -> Shards:
         """Parameters and collectives of the distinct shardings of a table."""
-        held, (first, _) = self.stage_parameters(table, classes), self._distinct(table, classes)
-        dense, expert, outer, wide = held.dense, held.expert, held.outer, held.wide
-        keys, stage = table.take(first), classes.of_row[first]
+        held = self._holdings(table, classes)
+        own, keys, copies, counts = self._stage_parameters(held), held.keys, held.copies, held.counts
+        dense, expert, outer, wide = own.dense, own.expert, own.outer, own.wide
         t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
-        copies = classes.copies[stage]
-        dense_of_kind, expert_of_kind = self.parameters_by_kind(t, e, et)
-        counts = copies[:, None] * np.moveaxis(classes.layers[stage], 2, 0)
-        begins, ends = (copies[:, None] * end[stage] for end in (classes.first, classes.last))
         adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
         gathered = largest(sent[0]), largest(sent[1])
         frozen = gathered[0] * lora, gathered[1] * lora
-        head = ends * self._head_parameters(t)[:, None]
+        head = held.ends * self._head_parameters(t)[:, None]
         stays = self.staying_bytes(sent, outer, head, counts.sum(axis=0))
-        units = mean_units(classes, stage)
+        units = mean_units(classes, held.stage)
         repeated = largest(sent[0] - stays[0]), largest(sent[1] - stays[1])
         scatter, reduce, gather, again, buckets = self._collectives(
             keys, copies, (heaviest, experts), gathered, repeated, units
         )
-        widest = np.max(dense_of_kind + expert_of_kind, axis=0)
+        widest = np.max(sum(held.of_kind), axis=0)
         fetches = self._fetches(
-            keys, copies, (counts, begins, ends), (dense, expert), sent, heaviest + experts
+            keys, copies, (counts, held.begins, held.ends), (dense, expert), sent, heaviest + experts
         )
         return Shards(
-            held.of_row, dense, expert, outer, wide, held.copied_dense, heaviest, experts, scatter, reduce, gather,
+            held.of_row, dense, expert, outer, wide, own.copied_dense, heaviest, experts, scatter, reduce, gather,
             again, widest, head, adapters, frozen, buckets, self._step_elements(t, e * et),
-            self._communicators(keys, copies), self.copies_summed(keys, largest(held.copied_dense)),
-            *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
+            self._communicators(keys, copies), self.copies_summed(keys, largest(own.copied_dense)),
+            *self._tensors(keys, copies, held.of_kind), fetches,
         )  # fmt: skip
 
     def gathered_bytes(
