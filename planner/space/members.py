@@ -125,7 +125,7 @@ def _alters(option: StackOption, stack: Stack, precision: Precision) -> bool:
         for key, value in fields.items()
     )
     return any(
-        (precision in old) != (precision in new) if isinstance(new, tuple) else old != new
+        (precision in (old or ())) != (precision in new) if isinstance(new, tuple) else old != new
         for old, new in pairs
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.ask.request import Request, cost_model, resolve
-from planner.catalog.load_stacks import load_stack, stacks_to_plan
+from planner.catalog.load_stacks import load_stack, stack_names, stacks_to_plan
 from planner.catalog.stack_options import (
     ALL_GATHERED,
     DOUBLE_BUFFER,
@@ -23,7 +23,7 @@ from planner.catalog.stack_options import (
     OptionKind,
     with_options,
 )
-from planner.errors import InputError, UnknownNameError
+from planner.errors import InputError, PlannerError, UnknownNameError
 from planner.space.axes import Restriction
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
@@ -31,6 +31,7 @@ from planner.space.legality import explain_config
 from planner.space.members import SEARCHED, active_stack, members, turned_on, unnamed_options
 from planner.space.without import ALL, OpenedAxis, check_named, known_names, names_left_out
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, CudaGraphs, ParallelConfig
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 MIXTURE, DENSE = "qwen3-30b-a3b", "llama-3.1-8b"
@@ -215,3 +216,16 @@ def test_an_idle_option_changes_nothing_and_is_not_launched(stack: str) -> None:
             mine, active = model.evaluate(one), cost_model(bare).evaluate(one)
             assert mine.step_time[0] == active.step_time[0], (name, config)
             assert mine.device_memory[0] == active.device_memory[0], (name, config)
+
+
+@pytest.mark.parametrize("stack", stack_names())
+def test_options_of_every_kind_are_told_at_every_precision(stack: str) -> None:
+    """Also where a stack leaves a list of recipes unstated, as megatron-2024 does with fp8."""
+    asked = Request("qwen3-30b-a3b", "1x8 h100", 8, 2048, "64", stack=stack)
+    for precision in Precision:
+        try:
+            problem, _ = resolve(replace(asked, precision=str(precision)))
+        except PlannerError:
+            continue
+        found = [option for kind in OptionKind for option in unnamed_options(problem, kind)]
+        assert all(not option.precisions or precision in option.precisions for option in found)
