@@ -9,6 +9,7 @@ which differs from run to run.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -19,11 +20,20 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from planner.spec.planfile import Plan
+
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
+SCHEMA_FILE: Final = DOCS / "plan.schema.json"
 _RUN: Final = re.compile(r"<!-- run: (.*?)(?: \|\| (.*?))? -->\n.*?<!-- end -->", re.DOTALL)
 _PYTHON: Final = re.compile(r"```python\n(.*?)```\n\n```text\n.*?```", re.DOTALL)
 _TIMES: Final = re.compile(r"(answered in|answers in) [0-9.]+ ?[a-z]+")
+
+
+def write_schema() -> None:
+    """The JSON Schema of a plan, which docs/json.md names."""
+    text = json.dumps(Plan.model_json_schema(), indent=1, ensure_ascii=False)
+    SCHEMA_FILE.write_text(f"{text}\n", encoding="utf-8")
 
 
 def pages() -> list[Path]:
@@ -88,6 +98,7 @@ def current(text: str) -> str:
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("page", nargs="*", type=Path)
+    write_schema()
     for page in arguments.parse_args().page or pages():
         page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")
         print(page)

@@ -22,8 +22,7 @@ from planner.answer.plan import make_plan
 from planner.ask.request import Request, cost_model
 from planner.errors import PlannerError
 from planner.space.axes import RESTRICTABLE, Axes, Domain, modules_tried
-from planner.space.restriction import value_text
-from planner.spec.config import ConfigTable, Mask, ParallelConfig, Recompute
+from planner.spec.config import ConfigTable, Mask, ParallelConfig, Recompute, value_text
 from planner.spec.planfile import CLOSED_GAP, Choice, Ending, Plan, Verdict
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict, safe_limit

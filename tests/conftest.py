@@ -15,13 +15,13 @@ from planner.spec.planfile import (
     Confidence,
     Memory,
     Plan,
-    PlannedConfig,
     RemovedBy,
     Run,
     Search,
     StageMemory,
     Verdict,
 )
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject
 from planner.spec.verdict import MemoryVerdict
 

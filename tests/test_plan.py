@@ -25,7 +25,8 @@ from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.space.without import ALL
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, Schedule
-from planner.spec.planfile import Ending, Plan, PlannedConfig, Verdict
+from planner.spec.planfile import Ending, Plan, Verdict
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.stack import Stack, elsewhere
 from planner.spec.verdict import MemoryVerdict
 from planner.units import parse_count
@@ -404,7 +405,7 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
     )
     plan = make_plan(request)
     configs = [choice.config for choice in plan.choices]
-    assert {config.cuda_graph_impl for config in configs} == {CudaGraphs.FULL_ITERATION}
+    assert {config.cuda_graphs.by for config in configs} == {CudaGraphs.FULL_ITERATION.label}
     assert len(configs) == 4
     certificate = plan.search.certificate
     assert certificate is not None
@@ -414,7 +415,9 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
 
     both = (int(CudaGraphs.NONE), int(CudaGraphs.FULL_ITERATION))
     asked = make_plan(replace(request, restrict={**request.restrict, "cuda_graph_impl": both}))
-    assert [c.config.cuda_graph_impl for c in asked.choices[:2]] == [*both[::-1]]
+    assert [c.config.cuda_graphs.by for c in asked.choices[:2]] == [
+        CudaGraphs(one).label for one in both[::-1]
+    ]
     assert asked.choices[1].step_time == pytest.approx(asked.choices[0].step_time, rel=1e-4)
     assert [c.config for c in asked.choices[::2]] == configs[:2]
     assert once_sentence(asked.search) == (
@@ -433,7 +436,7 @@ def test_what_is_exchanged_by_and_recomputed_is_searched() -> None:
         )
     ]  # fmt: skip
     assert free.step_time <= min(alone) * (1 + 1e-9)
-    assert free.config.recompute_modules  # 16k tokens fit in 80 GB without whole layers done again
+    assert free.config.recompute.modules  # 16k tokens fit in 80 GB without whole layers done again
     assert max(alone) > free.step_time * 1.01
     sharded = replace(
         long, cluster="dgx-h100", gpus=256, seq_len=8192, global_batch="512", stack="torchtitan-2026"

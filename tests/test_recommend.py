@@ -187,7 +187,7 @@ def test_what_is_recommended_is_what_was_asked_for() -> None:
     few = replace(ASKED, cluster="2x8 h100 400G-ib", global_batch="64", top=6)
     free = make_plan(few)
     assert free.recommended is not None
-    assert free.choices[free.recommended].config.cuda_graph_impl == 0
+    assert free.choices[free.recommended].config.cuda_graphs.by == "none"
     pinned = replace(few, restrict=parse_restriction(["cuda_graph_impl=full_iteration"]))
     kept = make_plan(pinned)
-    assert {choice.config.cuda_graph_impl for choice in kept.choices} == {3}
+    assert {choice.config.cuda_graphs.by for choice in kept.choices} == {"full_iteration"}

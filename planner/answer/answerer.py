@@ -30,9 +30,8 @@ from planner.space.enumerate import Removed, Space
 from planner.space.framework_rules import all_rules_for
 from planner.space.held_fixed import has_other_chunks
 from planner.space.legality import explain_config
-from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, named_value
 from planner.spec.job import Job, Optimizer
 from planner.spec.planfile import (
     BrokenRule,
@@ -43,11 +42,11 @@ from planner.spec.planfile import (
     Objective,
     ParetoPoint,
     Plan,
-    PlannedConfig,
     RemovedBy,
     Search,
     Verdict,
 )
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.rule import Problem, Violation
 from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject
 from planner.spec.verdict import MemoryVerdict
@@ -152,7 +151,10 @@ class Answerer:
             too_large=found.too_large,
             costed=found.costed,
             seconds=clock(),
-            restricted=self.restricted,
+            restricted={
+                axis: tuple(named_value(axis, value) for value in values)
+                for axis, values in self.restricted.items()
+            },
             once=found.once,
             certificate=self._certificate(
                 space, found, splits, choices, front, ending, objective, clock(), allowed
@@ -273,7 +275,10 @@ class Answerer:
             too_large=int(verdict is Verdict.DOES_NOT_FIT),
             costed=int(legal),
             seconds=clock(),
-            restricted=self.restricted,
+            restricted={
+                axis: tuple(named_value(axis, value) for value in values)
+                for axis, values in self.restricted.items()
+            },
         )
         rules = tuple(BrokenRule(rule=b.rule, reason=b.reason, hint=b.hint) for b in broken)
         text = config.describe(self.problem.context_kinds[0])
@@ -319,7 +324,7 @@ class Answerer:
 
     def _headline(self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, named: str) -> str:
         if verdict is Verdict.NOTHING_LEGAL:
-            told = has_other_chunks(self.problem, search.restricted)
+            told = has_other_chunks(self.problem, self.restricted)
             own = (
                 " under the stack's own split of layers (estimate --set layout= takes others)" if told else ""
             )
@@ -381,9 +386,7 @@ def _room(memory: Memory) -> str:
 
 def _pinned(search: Search) -> str:
     """The axes that the request pins, as part of a sentence."""
-    pins = [
-        f"{axis} {' or '.join(value_text(axis, v) for v in held)}" for axis, held in search.restricted.items()
-    ]
+    pins = [f"{axis} {' or '.join(map(str, held))}" for axis, held in search.restricted.items()]
     return f" with {', '.join(pins)}" if pins else ""
 
 

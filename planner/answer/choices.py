@@ -25,10 +25,10 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import (
     Choice,
     Memory,
-    PlannedConfig,
     SplitFacts,
     StageMemory,
 )
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom, MemoryVerdict
 

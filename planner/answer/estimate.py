@@ -21,7 +21,6 @@ from planner.solve.unasked import Answer, numeric_gains, option_gains, said_of, 
 from planner.space.axes import RESTRICTABLE, check_restriction, modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
-from planner.space.restriction import value_text
 from planner.space.rules import RULES
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
@@ -31,6 +30,7 @@ from planner.spec.config import (
     Recompute,
     Schedule,
     default_schedule,
+    value_text,
 )
 from planner.spec.planfile import Plan, SplitFacts
 from planner.spec.rule import Problem

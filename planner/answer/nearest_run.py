@@ -17,7 +17,8 @@ from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
 from planner.spec.config import ConfigTable
 from planner.spec.model import ModelSpec
-from planner.spec.planfile import NearestRun, PlannedConfig
+from planner.spec.planfile import NearestRun
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.precision import Precision, bits_of
 from planner.spec.rule import Problem
 

@@ -20,7 +20,7 @@ from typing import Final, Self
 from planner.errors import InputError
 from planner.frameworks.layout import chunk_layers
 from planner.spec.config import CudaGraphs, ParallelConfig, Schedule
-from planner.spec.planfile import Choice, Concern, PlannedConfig, Reason, Trade
+from planner.spec.planfile import Choice, Concern, Reason, Trade
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict
 
@@ -81,7 +81,7 @@ class Setting:
         return cls(problem.job.seq_len, problem.cluster.scale_up_domain, own)
 
 
-def concerns(config: ParallelConfig | PlannedConfig, setting: Setting, chunks: Sequence[int]) -> Concerns:
+def concerns(config: ParallelConfig, setting: Setting, chunks: Sequence[int]) -> Concerns:
     """In what a configuration is more, or other, than others run. `chunks`: layers of every (virtual) stage."""
     degrees = (config.tp, config.cp, config.ep)
     found = {
@@ -122,7 +122,7 @@ def best_weighed(weighed: Sequence[Weighed]) -> int:
 
 def weigh(choice: Choice, setting: Setting) -> Weighed:
     """A configuration of a plan."""
-    facts = concerns(choice.config, setting, _chunks(choice))
+    facts = concerns(choice.config.parallel(), setting, _chunks(choice))
     held = choice.memory.peak / (choice.memory.capacity or choice.memory.limit)
     return Weighed(choice.step_time, held, facts, choice.memory.verdict is MemoryVerdict.FITS)
 

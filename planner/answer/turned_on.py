@@ -17,13 +17,13 @@ from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.space.members import turned_on
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.planfile import CLOSED_GAP, Choice, PlannedConfig
+from planner.spec.planfile import CLOSED_GAP, Choice
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits
 from planner.spec.tried import StackStanding, TurnedOn
 
 
-def opened(config: ParallelConfig | PlannedConfig, limits: Limits) -> int:
+def opened(config: ParallelConfig, limits: Limits) -> int:
     """How many things a configuration has on that a search opens by itself, beside what the stack does anyway."""
     graphs, pipelines = config.cuda_graph_impl != limits.own_graphs, config.pp > 1
     return config.offload.bit_count() + graphs + (pipelines and not limits.pipelines_tried)

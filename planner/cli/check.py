@@ -120,6 +120,7 @@ def check_files(
     from planner.frameworks.shell.script import unclear_said
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
+    from planner.spec.config import AXES, named_value
 
     files, said = readable(files)
     framework = recognize(files)
@@ -165,7 +166,7 @@ def check_files(
         "version": parsed.version,
         "releases": list(parsed.releases or (parsed.version,)),
         "config": config.describe(problem.context_kinds[0]),
-        "axes": {axis: getattr(config, axis) for axis in sorted(config.__dataclass_fields__)},
+        "axes": {axis: named_value(axis, getattr(config, axis)) for axis in sorted(AXES)},
         "devices": problem.cluster.num_devices,
         "legal": not (broken or refused or parsed.unknown),
         "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in (*broken, *refused)],

@@ -99,7 +99,8 @@ def explain_plan(
     (planned,) = weigher.weigh([("planned", config)])
     if planned.step_time is None or planned.broken:
         raise InputError("the plan's configuration must be legal", config.describe(), "make the plan again")
-    space = enumerate_configs(problem, search_rules, plan.search.restricted)
+    fixed = (f"{axis}={','.join(map(str, values))}" for axis, values in plan.search.restricted.items())
+    space = enumerate_configs(problem, search_rules, parse_restriction(fixed))
     found = Explanation(
         choice=chosen,
         placement=with_exposed(dealt, place(dealt, config, stage), chosen.time),

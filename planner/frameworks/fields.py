@@ -18,7 +18,7 @@ from planner.errors import FileInputError, as_written, sort_of
 from planner.frameworks.shell.unset import how_to_set
 from planner.spec.load_json import unique_keys
 from planner.spec.load_yaml import parse_yaml
-from planner.spec.planfile import MOST
+from planner.spec.planned_config import MOST
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _LARGEST = 2_000_000  # characters of a settings file

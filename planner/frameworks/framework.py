@@ -20,7 +20,8 @@ from planner.spec.job import Job, Optimizer
 from planner.spec.machine.device_kernels import with_wide_heads
 from planner.spec.machine.torus import Torus
 from planner.spec.model import ModelSpec
-from planner.spec.planfile import MOST, Choice, Plan
+from planner.spec.planfile import Choice, Plan
+from planner.spec.planned_config import MOST
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule, Violation, context_kinds_of
 from planner.spec.stack import Stack

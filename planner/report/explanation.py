@@ -20,7 +20,7 @@ from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
 from planner.solve.place import AxisPlace, Placement, group_name
-from planner.space.restriction import value_text
+from planner.spec.config import value_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
 from planner.spec.terms import term_name

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from planner.answer.headline import gap_said
 from planner.report.options_text import changed_options, stack_letters
-from planner.space.restriction import value_text
-from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
+from planner.spec.config import WHOLE_LAYER, Schedule, selective_text
 from planner.spec.machine.cluster import LinkKind
 from planner.spec.machine.load_cluster import noun_of
 from planner.spec.planfile import (
@@ -22,11 +22,11 @@ from planner.spec.planfile import (
     Choice,
     Memory,
     Plan,
-    PlannedConfig,
     Run,
     StageMemory,
     Verdict,
 )
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.subject import ClusterFacts, JobFacts
 from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
@@ -310,7 +310,7 @@ def layers_sentence(choice: Choice) -> str:
         return ""
     runs = [(number, len(list(group))) for number, group in groupby(layers)]
     text = ", ".join(f"{number} on {times} ranks" if times > 1 else str(number) for number, times in runs)
-    if choice.config.schedule == Schedule.DUALPIPE:
+    if choice.config.schedule == Schedule.DUALPIPE.label:
         text += "; every layer on two ranks, one for either direction"
     return f"layers by pipeline rank: {text}" + (f" ({choice.layout})" if choice.layout else "")
 
@@ -377,24 +377,24 @@ def count(number: float) -> str:
     return format_count(number).replace(" ", "")
 
 
-def recompute_word(config: ParallelConfig | PlannedConfig) -> str:
+def recompute_word(config: PlannedConfig) -> str:
     """What is recomputed, as a word."""
-    if config.recompute == Recompute.FULL:
-        return f"{config.recompute_layers} layers"
-    return selective_text(config.recompute_modules) if config.recompute == Recompute.SELECTIVE else "none"
+    again = config.recompute
+    if again.kind == "full":
+        return f"{again.layers} layers"
+    return selective_text(config.parallel().recompute_modules) if again.kind == "selective" else "none"
 
 
 def _axis_text(config: PlannedConfig, axis: str) -> str:
-    if axis == "schedule":
-        return Schedule(config.schedule).label
-    if axis in ("offload", "cuda_graph_impl", "cuda_graph_modules", "recompute_modules", "cp_kind"):
-        return value_text(axis, getattr(config, axis))
-    return recompute_word(config) if axis == "recompute" else str(getattr(config, axis))
+    return recompute_word(config) if axis == "recompute" else str(config.by_axis()[axis])
+
+
+_USUAL_SCHEDULES: Final = (Schedule.ONE_F_ONE_B.label, Schedule.INTERLEAVED.label)
 
 
 def _axes_of(configs: Sequence[PlannedConfig]) -> list[str]:
     """Axes worth showing: the schedule only where it does not follow from vpp."""
-    usual = all(config.schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED) for config in configs)
+    usual = all(config.schedule in _USUAL_SCHEDULES for config in configs)
     return [axis for axis in _AXIS_WORDS if axis != "schedule" or not usual]
 
 

@@ -5,14 +5,13 @@ Left out: the figures of a configuration (`facts.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from planner.answer.headline import ended_by
 from planner.answer.launchable import WITHOUT_FILES
 from planner.report.options_text import held_sentence
-from planner.space.restriction import value_text
 from planner.spec.planfile import (
     CLOSED_GAP,
     CalibrationLevel,
@@ -111,7 +110,7 @@ def search_sentence(search: Search) -> str:
     """How long it took, and within which restriction."""
     text = f"answered in {format_time(search.seconds)}"
     if search.restricted:
-        fixed = ", ".join(f"{axis}={_values_text(axis, v)}" for axis, v in search.restricted.items())
+        fixed = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in search.restricted.items())
         text += f"; restricted to {fixed}"
     if search.without:
         text += f"; without {', '.join(search.without)}"
@@ -127,10 +126,6 @@ def once_sentence(search: Search) -> str:
     if not alike:
         return ""
     return f"configurations that differ only in {' or in '.join(alike)} are listed once, if there are enough others"
-
-
-def _values_text(axis: str, values: Sequence[int]) -> str:
-    return ",".join(value_text(axis, value) for value in values)
 
 
 def confidence_sentence(plan: Plan) -> str:

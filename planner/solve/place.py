@@ -28,7 +28,7 @@ from planner.frameworks import framework, framework_of_stack
 from planner.frameworks.framework import Framework
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.cluster import Cluster
-from planner.spec.planfile import PlannedConfig
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.rule import Problem
 
 Grid = NDArray[np.int64]

@@ -27,8 +27,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.legality import changed_axes, explain_config, without_recomputation
 from planner.space.recomputations import Recomputations
-from planner.space.restriction import value_text
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, value_text
 from planner.spec.job import Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision

@@ -20,9 +20,8 @@ from planner.space.framework_rules import all_rules_for
 from planner.space.legality import legal_rows
 from planner.space.members import unnamed_options
 from planner.space.recomputations import module_lists
-from planner.space.restriction import value_text
 from planner.space.without import OpenedAxis, is_left_out
-from planner.spec.config import CUDA_GRAPH_MODULES, SCHEDULE_LABELS, CudaGraphs, Recompute
+from planner.spec.config import CUDA_GRAPH_MODULES, SCHEDULE_LABELS, CudaGraphs, Recompute, value_text
 from planner.spec.planfile import EMPTY_CHUNKS
 from planner.spec.rule import Problem
 from planner.spec.tried import Held, HeldBy

@@ -20,10 +20,8 @@ from planner.spec.config import (
     ContextKind,
     CudaGraphs,
     Recompute,
-    captured_modules,
     module_mask,
-    offload_text,
-    recomputed_modules,
+    value_text,
 )
 
 _BETWEEN: Final = re.compile(r"[\s,]+(?=[A-Za-z][\w-]*\s*=)")
@@ -83,23 +81,6 @@ def split_layout(settings: Iterable[str]) -> tuple[str, list[str]]:
     if len(layouts) > 1 or not all(layouts):
         raise InputError("--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3")
     return "".join(layouts), [setting for name, _, setting in stated if name != "layout"]
-
-
-def value_text(axis: str, value: int) -> str:
-    """A value of an axis as `--set` takes it."""
-    if axis == "recompute":
-        return Recompute(value).name.lower()
-    if axis == "recompute_modules":
-        return "+".join(recomputed_modules(value)) or "none"
-    if axis == "offload":
-        return offload_text(value)
-    if axis == "cuda_graph_impl":
-        return CudaGraphs(value).label
-    if axis == "cp_kind":
-        return ContextKind(value).label
-    if axis == "cuda_graph_modules":
-        return "+".join(captured_modules(value)) or WHOLE_LAYER
-    return SCHEDULE_LABELS[value] if axis == "schedule" else str(value)
 
 
 def _degree(axis: str, value: str, setting: str, example: str) -> int:

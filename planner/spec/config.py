@@ -271,6 +271,34 @@ def graphs_text(config: ParallelConfig) -> str:
     return "+".join((impl, *captured_modules(config.cuda_graph_modules)))
 
 
+# axes whose values are codes; files and texts name them
+CODED: Final = (
+    "recompute", "recompute_modules", "cp_kind", "schedule", "offload", "cuda_graph_impl", "cuda_graph_modules",
+)  # fmt: skip
+
+
+def value_text(axis: str, value: int) -> str:
+    """A value of an axis as `--set` takes it."""
+    if axis == "recompute":
+        return Recompute(value).name.lower()
+    if axis == "recompute_modules":
+        return "+".join(recomputed_modules(value)) or "none"
+    if axis == "offload":
+        return offload_text(value)
+    if axis == "cuda_graph_impl":
+        return CudaGraphs(value).label
+    if axis == "cp_kind":
+        return ContextKind(value).label
+    if axis == "cuda_graph_modules":
+        return "+".join(captured_modules(value)) or WHOLE_LAYER
+    return SCHEDULE_LABELS[value] if axis == "schedule" else str(value)
+
+
+def named_value(axis: str, value: int) -> int | str:
+    """The same as files hold it: a number where it is one."""
+    return value_text(axis, value) if axis in CODED else value
+
+
 COUNTED_RANGE: Final = (
     2**22
 )  # codes up to here are numbered by counting (32 MB of scratch), wider ones by sorting

@@ -1,7 +1,7 @@
 """Which plan is in this file, and how is one written?
 
-Reading is strict: broken JSON, an unknown or missing key, a value of the wrong kind and another schema
-version are errors that name the key. Left out: older schema versions, of which there are none yet.
+Reading is strict: broken JSON, an unknown or missing key, a value of the wrong kind and an unknown schema
+version are errors that name the key. Left out: what files of schema 1 held (`schema_1.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from planner.errors import FileInputError, field_given, field_must, sort_of
 from planner.spec.load_json import unique_keys
 from planner.spec.planfile import SCHEMA_VERSION, Plan
 from planner.spec.save import save_text
+from planner.spec.schema_1 import upgraded
 
 _LARGEST_FILE = 100_000_000  # bytes; a plan of ten configurations has some tens of thousands
 _MAKE_ONE = "write one with: planner plan ... -o plan.json"
@@ -40,11 +41,13 @@ def parse_plan(text: str, name: str) -> Plan:
             name, "must be a plan", f"a {kind}"[:40], f"{_MAKE_ONE}; planner report reads a {kind}"[:120]
         )
     version = document.get("schema_version")
-    if type(version) is not int or version != SCHEMA_VERSION:
+    if type(version) is not int or version not in (1, SCHEMA_VERSION):
         given = "none" if version is None else repr(version)
         hint = "make the plan again with this planner" if version is not None else _MAKE_ONE
-        raise FileInputError(name, f"must be {SCHEMA_VERSION}", given, hint, field="schema_version")
+        raise FileInputError(name, f"must be {SCHEMA_VERSION}, or 1", given, hint, field="schema_version")
     try:
+        if version < SCHEMA_VERSION:
+            text = json.dumps(upgraded(document))
         return Plan.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]

@@ -13,29 +13,19 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from planner import __version__
 from planner.errors import InputError, NoConfigurationError
-from planner.spec.config import (
-    AXES,
-    CUDA_GRAPH_MODULES,
-    OFFLOAD_LABELS,
-    RECOMPUTE_MODULES,
-    SCHEDULE_LABELS,
-    ContextKind,
-    CudaGraphs,
-    ParallelConfig,
-    Schedule,
-)
+from planner.spec.config import SCHEDULE_LABELS, Schedule
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.subject import Record, Subject
 from planner.spec.terms import term_name
 from planner.spec.tried import Held, StackStanding, TurnedOn
 from planner.spec.verdict import MemoryRoom, MemoryVerdict
 from planner.units import format_capacity
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
 RECOMMENDED: Final = "recommended"  # names a plan's choice beside its index
 OWNED: Final = "owned hardware"  # the source of a price
 CLOSED_GAP: Final = 1e-4  # of the step time: what is no more apart is as fast
-MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _SUM_TOLERANCE: Final = 1e-6  # share of a total that rounding may lose when its terms are added up
 
 
@@ -79,74 +69,6 @@ class Ending(StrEnum):
     COMPLETE = "complete"
     TIME_LIMIT = "time limit"
     INTERRUPTED = "interrupted"
-
-
-class PlannedConfig(Record):
-    """One configuration, every axis by name, and the same as a line of text."""
-
-    tp: int = Field(ge=1, le=MOST, description="tensor-parallel degree [1]")
-    cp: int = Field(ge=1, le=MOST, description="context-parallel degree [1]")
-    pp: int = Field(ge=1, le=MOST, description="pipeline stages [1]")
-    dp: int = Field(ge=1, le=MOST, description="data-parallel degree [1]")
-    vpp: int = Field(ge=1, le=MOST, description="virtual stages (chunks) per pipeline rank [1]")
-    ep: int = Field(ge=1, le=MOST, description="expert-parallel degree [1]")
-    etp: int = Field(ge=1, le=MOST, description="tensor-parallel degree of the experts [1]")
-    micro_batch: int = Field(ge=1, le=MOST, description="sequences in a micro-batch [1]")
-    num_microbatches: int = Field(
-        ge=1, le=MOST, description="micro-batches per step and data-parallel rank [1]"
-    )
-    sp: int = Field(ge=0, le=1, description="sequence parallelism: 0 off, 1 on")
-    zero: int = Field(
-        ge=0, le=3, description="sharded over dp x cp: 0 nothing, 1 states, 2 gradients, 3 weights"
-    )
-    hsdp: int = Field(ge=0, le=MOST, description="ranks that share one shard; 0: all of dp x cp [1]")
-    recompute: int = Field(ge=0, le=2, description="0 none, 1 selective, 2 full")
-    recompute_layers: int = Field(
-        ge=0, le=MOST, description="layers recomputed per pipeline rank when full [1]"
-    )
-    recompute_modules: int = Field(
-        ge=0, le=2 ** len(RECOMPUTE_MODULES) - 1, description="bit mask over spec.config.RECOMPUTE_MODULES"
-    )
-    cp_kind: int = Field(
-        ge=0,
-        le=max(ContextKind),
-        description="spec.config.ContextKind: 0 the stack's own, 1 all-gather, 2 all-to-all",
-    )
-    cp_comm_type: Literal["p2p", "all-gather", "a2a"] | None = Field(
-        None, description="what keys and values are exchanged by, `cp_kind` 0 resolved; absent without cp"
-    )
-    schedule: int = Field(
-        ge=0, le=len(SCHEDULE_LABELS) - 1, description="spec.config.Schedule: 0 1F1B, 1 interleaved, ..."
-    )
-    offload: int = Field(
-        ge=0,
-        le=max(OFFLOAD_LABELS.values()),
-        description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing in CPU memory",
-    )
-    cuda_graph_impl: int = Field(
-        0, ge=0, le=max(CudaGraphs), description="spec.config.CudaGraphs: 0 none, 1 local, ..."
-    )
-    cuda_graph_modules: int = Field(
-        0,
-        ge=0,
-        le=2 ** len(CUDA_GRAPH_MODULES) - 1,
-        description="bit mask over spec.config.CUDA_GRAPH_MODULES; 0: whole layers",
-    )
-    text: str = Field(description="the configuration in one line")
-
-    @classmethod
-    def of(cls, config: ParallelConfig, own: ContextKind | None = None) -> Self:
-        """The record of a configuration. `own`: what its problem's context parallelism exchanges by unasked."""
-        taken = ContextKind(config.cp_kind) or own if config.cp > 1 else None
-        return cls(
-            **{axis: getattr(config, axis) for axis in AXES},
-            cp_comm_type=taken.label if taken is not None else None,
-            text=config.describe(own or ContextKind.P2P),
-        )
-
-    def parallel(self) -> ParallelConfig:
-        """The configuration this record describes."""
-        return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES}).in_usual_words()
 
 
 class StageMemory(Record):
@@ -426,7 +348,9 @@ class Search(Record):
         description="legal candidates whose memory and time were computed; a bound excludes the rest [1]",
     )
     seconds: float = Field(ge=0, description="time the search took [s]")
-    restricted: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="axis -> values allowed")
+    restricted: dict[str, tuple[int | str, ...]] = Field(
+        default_factory=dict, description="axis -> values allowed, as --set takes them"
+    )
     once: tuple[str, ...] = Field(
         (),
         description="axes in which alone choices do not differ where there are enough others: of those that differ in "
@@ -507,7 +431,7 @@ class NearestRun(Record):
 class Plan(Record):
     """The answer to one question: the best configurations, or why there is none."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     planner_version: str = __version__
     verdict: Verdict
     headline: str = Field(
@@ -618,7 +542,7 @@ class Plan(Record):
                 )
             if config.tp * config.cp * config.dp % (config.ep * config.etp):
                 raise ValueError(f"ep x etp of a choice must divide tp x cp x dp: {config.text}")
-            if not Schedule(config.schedule).runs_chunks(config.vpp):
+            if not Schedule(SCHEDULE_LABELS.index(config.schedule)).runs_chunks(config.vpp):
                 raise ValueError(f"vpp of a choice must be one that its schedule runs: {config.text}")
             if config.dp * config.micro_batch * config.num_microbatches > self.subject.job.global_batch:
                 raise ValueError(f"dp x micro-batch x micro-batches must not exceed the batch: {config.text}")

@@ -20,19 +20,14 @@ COLUMNS: Final[Mapping[str, type]] = {
     "precision": str, "optimizer": str, "stack": str, "tokens": float,
     "verdict": str, "place": int, "configuration": str,
     "tp": int, "cp": int, "pp": int, "dp": int, "vpp": int, "ep": int, "etp": int, "micro_batch": int,
-    "num_microbatches": int, "sp": int, "zero": int, "hsdp": int, "recompute": int, "recompute_layers": int,
-    "recompute_modules": int, "schedule": int, "offload": int, "cuda_graph_impl": int, "cuda_graph_modules": int,
-    "cp_kind": int,
+    "num_microbatches": int, "sp": int, "zero": int, "hsdp": int, "recompute": str, "recompute_layers": int,
+    "recompute_modules": str, "schedule": str, "offload": str, "cuda_graph_impl": str, "cuda_graph_modules": str,
+    "cp_kind": str,
     "step_time_s": float, "step_time_low_s": float, "step_time_high_s": float, "tokens_per_s_per_gpu": float,
     "mfu": float, "memory_peak_bytes": float, "memory_free_bytes": float, "memory_verdict": str,
     "days": float, "goodput": float, "gpu_hours": float, "cost_usd": float, "energy_j": float, "co2_kg": float,
     "calibration_level": str, "band": float, "reason": str,
 }  # fmt: skip
-_AXES: Final = (
-    "tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "num_microbatches", "sp", "zero", "hsdp",
-    "recompute", "recompute_layers", "recompute_modules", "schedule", "offload", "cuda_graph_impl",
-    "cuda_graph_modules", "cp_kind",
-)  # fmt: skip
 
 
 def subject_row(plan: Plan) -> Row:
@@ -60,7 +55,7 @@ def subject_row(plan: Plan) -> Row:
 def choice_row(plan: Plan, place: int) -> Row:
     """The configuration at a place of the plan, from 1."""
     choice = plan.choices[place - 1]
-    axes = {axis: getattr(choice.config, axis) for axis in _AXES}
+    axes = choice.config.by_axis()
     named = {"stack": choice.stack, "place": place, "configuration": choice.config.text}
     return subject_row(plan) | named | axes | _figures(choice)
 

@@ -10,18 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.spec.config import (
-    OFFLOAD_LABELS,
-    WHOLE_LAYER,
-    ContextKind,
-    CudaGraphs,
-    IntColumn,
-    Mask,
-    Recompute,
-    Schedule,
-    captured_modules,
-    recomputed_modules,
-)
+from planner.spec.config import CODED, ContextKind, IntColumn, Mask, value_text
 from planner.spec.job import Job, Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
@@ -29,19 +18,6 @@ from planner.spec.stack import Stack
 from planner.spec.stack.kinds import ContextExchange, StateEngine
 
 Columns = Mapping[str, IntColumn]
-
-
-# axes whose values are codes -> their names
-_WORDS: Final[Mapping[str, Callable[[int], str]]] = {
-    "schedule": lambda code: Schedule(code).label,
-    "recompute": lambda code: Recompute(code).name.lower(),
-    "recompute_modules": lambda mask: "+".join(recomputed_modules(mask)) or "none",
-    "cuda_graph_impl": lambda code: CudaGraphs(code).label,
-    "cuda_graph_modules": lambda mask: "+".join(captured_modules(mask)) or WHOLE_LAYER,
-    "offload": lambda mask: next((name for name, bits in OFFLOAD_LABELS.items() if bits == mask), str(mask)),
-    "cp_kind": lambda code: ContextKind(code).label,
-}
-
 
 _OF_A_STACK: Final = {
     ContextExchange.GATHERED_RING: ContextKind.P2P,
@@ -110,7 +86,7 @@ class Rule:
 
     def explain(self, row: Mapping[str, int], problem: Problem) -> str:
         """Why this row breaks the rule, with its values."""
-        named = {axis: word(row[axis]) for axis, word in _WORDS.items() if axis in row}
+        named = {axis: value_text(axis, int(value)) for axis, value in row.items() if axis in CODED}
         return self.reason.format(**{**row, **named, **self.facts(problem)})
 
 

@@ -22,7 +22,8 @@ from planner.space.axes import RESTRICTABLE
 from planner.spec.config import ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.load_plan import load_plan, save_plan
-from planner.spec.planfile import Plan, PlannedConfig, Verdict
+from planner.spec.planfile import Plan, Verdict
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.precision import Precision
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -177,7 +177,7 @@ def test_what_does_not_fit_otherwise_fits_on_the_host() -> None:
     assert not here.choices or here.choices[0].memory.verdict is not MemoryVerdict.FITS
     either = make_plan(replace(small, restrict={**PINS, "offload": (0, 1, 3)}))
     assert either.verdict is Verdict.FOUND
-    assert either.choices[0].config.offload in (1, 3)
+    assert "optimizer" in either.choices[0].config.offload
 
 
 def test_a_stack_refuses_what_it_cannot_move() -> None:
@@ -193,7 +193,7 @@ def test_the_search_obeys_what_offload_needs() -> None:
         replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048, restrict={"offload": (1, 3)})
     )
     assert found.choices
-    assert all(choice.config.zero == 3 for choice in found.choices if choice.config.offload == 3)
+    assert all(choice.config.zero == 3 for choice in found.choices if len(choice.config.offload) == 2)
 
 
 def test_copies_of_superchips_go_over_their_own_link() -> None:

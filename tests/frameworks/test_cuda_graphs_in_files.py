@@ -12,8 +12,15 @@ from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
-from planner.space.restriction import parse_restriction, value_text
-from planner.spec.config import CudaGraphs, ParallelConfig, Recompute, captured_modules, module_mask
+from planner.space.restriction import parse_restriction
+from planner.spec.config import (
+    CudaGraphs,
+    ParallelConfig,
+    Recompute,
+    captured_modules,
+    module_mask,
+    value_text,
+)
 from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
 

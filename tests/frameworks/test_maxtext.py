@@ -735,10 +735,7 @@ def test_an_estimate_takes_what_the_framework_has() -> None:
     words = ["estimate", "mixtral-8x7b", "tpu-v6e", "--gpus", "64", "--stack", "maxtext-2024", "--json"]
     done = runner.invoke(app, [*words, "--set", "tp=2", "--set", "cp=2", "--seq-len", "4096"])
     config = json.loads(done.stdout)["choices"][0]["config"]
-    assert (config["zero"], config["etp"], config["recompute_modules"]) == (
-        3,
-        2,
-        bits("layernorm", "moe_act"),
-    )
+    assert (config["zero"], config["etp"]) == (3, 2)
+    assert set(config["recompute"]["modules"]) == {"layernorm", "moe_act"}
     done = runner.invoke(app, [*words, "--set", "pp=4", "--seq-len", "4096"])
-    assert json.loads(done.stdout)["choices"][0]["config"]["schedule"] == Schedule.GPIPE
+    assert json.loads(done.stdout)["choices"][0]["config"]["schedule"] == Schedule.GPIPE.label

@@ -80,5 +80,5 @@ def test_files_of_it_are_checked_as_they_are(tmp_path: Path, stack: str, to: str
     answered("estimate", *JOB, *pins)
     assert CliRunner().invoke(app, ["export", plan, "--to", to, "-o", launch]).exit_code == 0
     checked = answered("check", launch, "--cluster", "1x1 h100", "--model", JOB[0], "--stack", stack)
-    assert (checked["axes"]["zero"], checked["axes"]["offload"]) == (stage, 1)  # type: ignore[index]
+    assert (checked["axes"]["zero"], checked["axes"]["offload"]) == (stage, "optimizer")  # type: ignore[index]
     assert checked["violations"] == []

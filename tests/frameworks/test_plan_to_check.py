@@ -57,7 +57,7 @@ def assert_same(choice: Choice, answer: dict[str, Any]) -> None:
     assert answer["violations"] == []
     assert answer["unknown_options"] == []
     assert answer["config"] == choice.config.text
-    axes = {axis: getattr(choice.config, axis) for axis in answer["axes"]}
+    axes = {axis: choice.config.by_axis()[axis] for axis in answer["axes"]}
     assert answer["axes"] == axes
     assert answer["step_time_s"] == pytest.approx(choice.step_time, rel=1e-9)
     assert answer["peak_memory_bytes"] == pytest.approx(choice.memory.peak, rel=1e-9)

@@ -45,7 +45,7 @@ def test_too_much_memory_says_by_how_much(example_plan: Plan) -> None:
 
 def test_grid_tells_offload_apart(example_plan: Plan) -> None:
     first = example_plan.choices[0]
-    moved = first.model_copy(update={"config": first.config.model_copy(update={"offload": 1})})
+    moved = first.model_copy(update={"config": first.config.model_copy(update={"offload": ("optimizer",)})})
     grid = facts.configuration_grid([first, moved])
     assert grid.axes == ("offload",)
     assert grid.rows == (("none",), ("optimizer",))
@@ -146,7 +146,7 @@ def test_layers_are_counted_in_runs(example_plan: Plan) -> None:
     choice = example_plan.choices[0]
     assert facts.layers_sentence(choice) == "layers by pipeline rank: 7, 8 on 15 ranks"
     both = choice.model_copy(
-        update={"config": choice.config.model_copy(update={"schedule": Schedule.DUALPIPE})}
+        update={"config": choice.config.model_copy(update={"schedule": Schedule.DUALPIPE.label})}
     )
     assert facts.layers_sentence(both).endswith("; every layer on two ranks, one for either direction")
     assert facts.layers_sentence(choice.model_copy(update={"layers_per_stage": (32,)})) == ""

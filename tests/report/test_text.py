@@ -13,7 +13,8 @@ from planner.answer.headline import recommended
 from planner.answer.recommend import Pick
 from planner.report.text import plan_document, readable, render
 from planner.spec.config import AXES, ParallelConfig
-from planner.spec.planfile import BrokenRule, Choice, NearestRun, Plan, PlannedConfig, Trade, Verdict
+from planner.spec.planfile import BrokenRule, Choice, NearestRun, Plan, Trade, Verdict
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.verdict import MemoryVerdict
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from planner.errors import InputError
 from planner.space.axes import check_restriction
-from planner.space.restriction import parse_restriction, separate, split_layout, value_text
-from planner.spec.config import ParallelConfig
+from planner.space.restriction import parse_restriction, separate, split_layout
+from planner.spec.config import ParallelConfig, value_text
 
 
 @pytest.mark.parametrize(

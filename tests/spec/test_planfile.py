@@ -11,16 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from planner.errors import FileInputError, InputError
-from planner.spec.config import AXES, ParallelConfig
+from planner.space.restriction import parse_restriction
+from planner.spec.config import AXES, CODED, ParallelConfig
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_plan import load_plan, parse_plan, plan_json, save_plan
-from planner.spec.planfile import Plan, PlannedConfig, Run
+from planner.spec.planfile import Plan, Run
+from planner.spec.planned_config import PlannedConfig
 from planner.spec.precision import Precision
 from planner.spec.save import check_target, save_text
 from planner.spec.subject import JobFacts
+
+CODES = {
+    "sp": 1, "recompute": 2, "recompute_modules": 255, "cp_kind": 2, "schedule": 9, "offload": 7, "cuda_graph_impl": 3,
+    "cuda_graph_modules": 63,
+}  # fmt: skip
 
 
 def written(folder: Path, plan: Plan, **changes: Any) -> Path:
@@ -46,18 +55,36 @@ def test_configuration_round_trip() -> None:
     assert record.text == config.describe()
 
 
-@pytest.mark.parametrize("axis", ["tp", "pp", "dp", "micro_batch", "recompute_layers"])
+@pytest.mark.parametrize("axis", ["tp", "pp", "dp", "micro_batch"])
 def test_no_axis_is_larger_than_a_column_holds(axis: str) -> None:
     record = PlannedConfig.of(ParallelConfig(**dict.fromkeys(AXES, 1))).model_dump()
     with pytest.raises(ValidationError, match=axis):
         PlannedConfig.model_validate(record | {axis: 10**29})
 
 
-@pytest.mark.parametrize("axis", ["schedule", "cp_kind", "offload", "recompute_modules"])
-def test_a_code_has_a_meaning(axis: str) -> None:
+@given(st.builds(ParallelConfig, **{axis: st.integers(0, most) for axis, most in CODES.items()}))
+def test_every_configuration_is_written_by_names(config: ParallelConfig) -> None:
+    record = PlannedConfig.of(config)
+    again = PlannedConfig.model_validate_json(record.model_dump_json(), strict=True)
+    assert again == record
+    assert again.parallel() == config
+    assert parse_restriction(
+        f"{axis}={again.by_axis()[axis]}" for axis in CODED if axis != "recompute_modules"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("schedule", "2f1b"), ("cp_kind", "ring"), ("offload", ["nothing"]), ("recompute", {"kind": "some"}),
+        ("recompute", {"kind": "selective", "modules": ["mlps"]}), ("cuda_graphs", {"by": "magic"}),
+        ("cuda_graphs", {"by": "local", "modules": ["mlps"]}), ("schedule", 0), ("recompute", 1),
+    ],
+)  # fmt: skip
+def test_a_name_has_a_meaning(part: str, value: object) -> None:
     record = PlannedConfig.of(ParallelConfig(**dict.fromkeys(AXES, 1))).model_dump()
-    with pytest.raises(ValidationError, match=axis):
-        PlannedConfig.model_validate(record | {axis: 77_777})
+    with pytest.raises(ValidationError, match=part):
+        PlannedConfig.model_validate(record | {part: value})
 
 
 def test_a_choice_uses_every_device(tmp_path: Path, example_plan: Plan) -> None:
@@ -105,9 +132,9 @@ def test_every_number_says_its_unit() -> None:
         ({"verdict": "maybe"}, "verdict"),
         ({"headroom": "5%"}, "headroom"),
         ({"headroom": 1.5}, "headroom"),
-        ({"schema_version": 2}, "schema_version"),
+        ({"schema_version": 3}, "schema_version"),
         ({"schema_version": True}, "schema_version"),
-        ({"schema_version": "1"}, "schema_version"),
+        ({"schema_version": "2"}, "schema_version"),
         ({"search": {}}, "search.candidates"),
         ({"choices": []}, "choice"),
     ],
@@ -237,11 +264,11 @@ def test_counts_beyond_any_machine_are_refused(example_plan: Plan, part: str, ke
     [
         ("ep", 7, "divide tp x cp x dp"),
         ("ep", 10**8, "divide tp x cp x dp"),
-        ("schedule", 7, "its schedule runs"),
+        ("schedule", "v-min", "its schedule runs"),
     ],
 )
 def test_axes_that_contradict_each_other_are_refused(
-    example_plan: Plan, axis: str, value: int, must: str
+    example_plan: Plan, axis: str, value: int | str, must: str
 ) -> None:
     document = json.loads(plan_json(example_plan))
     document["choices"][0]["config"][axis] = value

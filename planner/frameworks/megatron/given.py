@@ -9,7 +9,7 @@ import math
 
 from planner.errors import InputError
 from planner.frameworks.shell.unset import how_to_set
-from planner.spec.planfile import MOST
+from planner.spec.planned_config import MOST
 
 
 class Arguments:

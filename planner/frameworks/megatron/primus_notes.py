@@ -12,7 +12,7 @@ from typing import Any, Final
 from planner.errors import InputError
 from planner.frameworks.adapters import Adapters, targets_of
 from planner.frameworks.layout import ChunkLayers
-from planner.spec.planfile import MOST
+from planner.spec.planned_config import MOST
 
 Settings = Mapping[str, Any]
 _KERNELS: Final = (
