@@ -16,7 +16,7 @@ from planner.errors import PlannerError
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch
-    from planner.spec.config import ContextKind, ParallelConfig, value_text
+    from planner.spec.config import ContextKind, ParallelConfig
 
 _NOT_SETTINGS: Final = ("README.md", "kubernetes.yaml", "launch.sbatch")
 # axis -> what it is called where it is told alone
@@ -43,7 +43,7 @@ def setting_changes(now: ParallelConfig, better: ParallelConfig, kinds: tuple[Co
 
 def _text_of(config: ParallelConfig, axis: str, kinds: tuple[ContextKind, ...]) -> str:
     """A value of an axis with what belongs to it, in words; "none" where it decides nothing."""
-    from planner.spec.config import Recompute, graphs_text, layers_text, selective_text
+    from planner.spec.config import Recompute, graphs_text, layers_text, selective_text, value_text
 
     value: int = getattr(config, axis)
     if axis == "recompute" and value == Recompute.FULL:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from planner.calibrate.correction.estimate import Observation
     from planner.calibrate.diagnosis.hypotheses import Evidence
     from planner.calibrate.logs.lines import LogFacts
-    from planner.spec.config import value_text
 
 EPILOG = (
     "\b\nExamples:\n"
@@ -103,6 +102,7 @@ def diagnose(
 def _check_axes(request: Request, texts: list[str]) -> None:
     """Refuse an axis of --set that every run has another value of, so that none is of it. Raises `InputError`."""
     from planner.calibrate.own_runs import parse_run, request_of
+    from planner.spec.config import value_text
 
     of_runs = [request_of(request, parse_run(text)[1]).restrict for text in texts]
     for axis, values in request.restrict.items():

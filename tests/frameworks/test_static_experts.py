@@ -82,7 +82,7 @@ def test_written_and_read_as_costed(name: str, precision: str) -> None:
     assert found == {"expert_capacity": 1.5, "expert_stash": 1.2}
     facts = check_files({"launch.sh": files["launch.sh"]}, "gb200-nvl72", 64, MODEL, None)
     assert facts["legal"], facts["violations"]
-    assert facts["axes"]["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION
+    assert facts["axes"]["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION.label
 
 
 def test_releases() -> None:
