@@ -3,10 +3,11 @@
     python -m benchmarks.published_runs RUNS.csv MODELS.json [--write] [--results]
 
 Of every model, device, number of devices and width of numbers the run with the most tokens per second. `--write` puts
-them into planner/catalog/published_runs.json, `--results` what they have in common into benchmarks/RESULTS.md: what a
-plan that is to be near to practice should have (`planner/recommend.py`). Left out: runs whose figures or settings are
-from memory, sums of profiles, models cut to a few layers or below a billion parameters, adapters and fine-tuning, and
-nanotron's on more than 128 devices.
+them with what planner predicts into planner/catalog/published_runs.json, which is to be written anew whenever a
+prediction moves; `--results` what they have in common into benchmarks/RESULTS.md: what a plan that is to be near to
+practice should have (`planner/answer/recommend.py`). Left out: runs whose figures or settings are from memory, sums of
+profiles, models cut to a few layers or below a billion parameters, adapters and fine-tuning, and nanotron's on more
+than 128 devices.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from planner.calibrate.published.measured import group_of, is_judged, measurement_of
+from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
 from benchmarks.results_file import write_section
 from planner.answer.recommend import Concerns, Setting, concerns
 from planner.ask.request import cost_model
 from planner.calibrate.predict import predicted_cost
-from planner.calibrate.published.measured import group_of, is_judged, measurement_of
-from planner.calibrate.published.runs import INPUT_COLUMNS, Run, RunReader, read_models, read_rows
 from planner.catalog.load_published import FILE, kind_of
 from planner.cost.params import model_parameters
 from planner.errors import PlannerError
 from planner.solve.splits.split import own_split
-from planner.spec.config import ParallelConfig
+from planner.spec.config import AXES, ParallelConfig
 from planner.spec.planfile import Concern
 from planner.spec.precision import bits_of
 
@@ -109,46 +110,42 @@ def link_of(reference: str) -> str:
     return f"https://github.com/{place['repo']}/blob/{place['tag'] or 'HEAD'}/{place['path']}"
 
 
-def shipped_text(best: Sequence[Best], models: Mapping[str, Any]) -> str:
-    """The file of the product: models once, links once, a run a line."""
-    described = dict[str, dict[str, Any]]()
+def shipped_text(best: Sequence[Best]) -> str:
+    """The file of the product: models once, links once, a run a line with what planner predicts for it."""
+    models = dict[str, dict[str, Any]]()
     links: list[str] = []
     lines = []
     for each in best:
-        name, spec = each.row["model"], each.run.problem.model
-        if name not in described:
+        name, spec, job = each.row["model"], each.run.problem.model, each.run.problem.job
+        if name not in models:
             parameters = model_parameters(spec)
-            described[name] = {
+            models[name] = {
                 "kind": kind_of(spec), "layers": spec.num_layers, "hidden": spec.hidden, "total": parameters.total,
-                "active": parameters.active, "description": _short(models[name]),
+                "active": parameters.active,
             }  # fmt: skip
         if (link := link_of(each.row["source_ref"])) not in links:
             links.append(link)
-        cells = "\t".join(each.row[column] for column in INPUT_COLUMNS)
-        device = each.run.problem.cluster.accelerator.name
-        run = [device, links.index(link), float(f"{each.step_time:.5g}"), cells]
-        lines.append(json.dumps(run, ensure_ascii=False, separators=(",", ":")))
+        cluster = each.run.problem.cluster
+        cells = {
+            "model": name, "accelerator": cluster.accelerator.name, "devices": cluster.num_devices,
+            "seq_len": job.seq_len, "global_batch": job.global_batch, "precision": job.precision,
+            "software": each.row["framework"], "config": _stated(each.run.config),
+            "own_kind": each.run.problem.context_kinds[0], "step_time": float(f"{each.step_time:.5g}"),
+            "predicted_step_time": predicted_cost(each.run.problem, each.run.config).seconds,
+            "link": links.index(link),
+        }  # fmt: skip
+        lines.append(json.dumps(list(cells.values()), ensure_ascii=False, separators=(",", ":")))
     about = "made by python -m benchmarks.published_runs; each run is published where its link says"
     head = json.dumps(
-        {"about": about, "columns": INPUT_COLUMNS, "links": links, "models": described}, ensure_ascii=False
+        {"about": about, "columns": list(cells), "links": links, "models": models}, ensure_ascii=False
     )
     return head.removesuffix("}") + ', "runs": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
-def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's description without what follows from the rest and what is as usual."""
-    dropped = ("source", "params_total_b", "params_active_b")
-    return {key: value for key, value in entry.items() if key not in dropped and value is not None}
-
-
-def same_predictions(best: Sequence[Best], models: Mapping[str, Any]) -> Iterator[str]:
-    """Runs whose shipped row is predicted otherwise than the whole one."""
-    reader = RunReader({name: _short(entry) for name, entry in models.items()})
-    for each in best:
-        again = reader.read(each.row)
-        now, whole = (predicted_cost(run.problem, run.config).seconds for run in (again, each.run))
-        if now != whole:
-            yield f"{each.row['model']} on {each.row['gpus']} {each.row['gpu']}: {now} s, {whole} s"
+def _stated(config: ParallelConfig) -> dict[str, int]:
+    """The axes of a configuration that are not at their neutral value."""
+    neutral = ParallelConfig()
+    return {axis: value for axis in AXES if (value := int(getattr(config, axis))) != getattr(neutral, axis)}
 
 
 def practice(best: Sequence[Best]) -> list[str]:
@@ -199,9 +196,7 @@ def main() -> None:
     given = parser.parse_args()
     models = read_models(given.models)
     best = best_runs(read_rows(given.runs), models)
-    for line in same_predictions(best, models):
-        print(line)
-    text = shipped_text(best, models)
+    text = shipped_text(best)
     print(f"{len(best)} runs of {len({each.row['model'] for each in best})} models, {len(text):,} bytes")
     lines = practice(best)
     print("\n".join(lines))
