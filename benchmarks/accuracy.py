@@ -1,4 +1,4 @@
-"""How accurate is planner on published runs? A thin wrapper of `planner validate`.
+"""How accurate is planner on published runs, in the free text of their curators (`benchmarks/published`)?
 
     python -m benchmarks.accuracy RUNS.csv MODELS.json --json OUT.json [--results]
 
@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from benchmarks.published.summary import markdown_table, published_lines
+from benchmarks.published.validate import validate_files
 from benchmarks.results_file import write_section
-from planner.calibrate.tables import markdown_table, text_table
-from planner.calibrate.validate import validate_files
+from planner.calibrate.tables import text_table
 from planner.errors import PlannerError
 
 # What a reader must know beside "fitted on these rows": numbers chosen by hand with the rows in sight.
@@ -24,7 +25,7 @@ SEEN: Final = """
 Numbers set by hand with rows of this list in sight, so that these rows are no test of them:
 
 - `TP_OVERLAPPED` 0.7, what remains in sight of tensor-parallel communication under async TP
-  (`calibrate/published/switches.py`): from the three pairs with and without it of torchtitan_asynctp_202506, the only
+  (`benchmarks/published/switches.py`): from the three pairs with and without it of torchtitan_asynctp_202506, the only
   ones there are; four rows use it. Moving only the first and last of 8 pieces in sight would be 0.13.
 - `grace` 2.6 of megatron-2025, launches by a Grace processor against an x86 one: measured by others on linear layers
   (TransformerEngine issue 2053: 2.46 on GH200, 2.75 on GB200; the middle), looked for because its three rows of
@@ -42,23 +43,23 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
   what fusing them saved others, looked for because 30 rows of Nemotron 3 Super came out 17 % too fast in the median
   without it (9 % with it, -14 to +18 %; Nano's two rows went from +11 and +14 to +15 and +18 %). No row with state
   spaces moves a fitted number.
-- That simumax_b200's products run at 0.835 of the catalog's rate (`calibrate/published/machines.py`): the median of its
-  publisher's own 136 timings of products against the table, looked for because that machine is the slowest of three
+- That simumax_b200's products run at 0.835 of the catalog's rate (`benchmarks/published/machines.py`): the median of
+  its publisher's own 136 timings of products against the table, looked for because that machine is the slowest of three
   and the fit laid it on every B200 (1.18 in bf16, now 1.03). Its publisher hidden, its rows are 4.3 % off (15.2
   before), those of mixtures 5.3 (8.9).
 - The prior of `compute.attention` of torchtitan-2024, 1 within 0.15 as products have (`benchmarks/stack_parameters.py`;
   was 1.1 within 0.4): two rows of context parallelism over 4 and 8 ranks, which the ring's source does not explain, had
   lifted it to 1.3 for every plan without. Chosen with the errors on groups left out in sight.
-- `PACKED_TEXT`, 256 tokens of a packed text (`calibrate/published/jobs.py`), and 1 GiB of `FUSED_DISPATCH`
+- `PACKED_TEXT`, 256 tokens of a packed text (`benchmarks/published/jobs.py`), and 1 GiB of `FUSED_DISPATCH`
   (`cost/network/communicators.py`): from memory, without a source. 128 or 512 tokens instead of 256 change the 30 rows
   that pack by -0.2 % and +0.3 % in the median, 0.5 % at most.
-- What a row on Grace says of CUDA graphs where its recipe was not found (`calibrate/published/recipes.py`,
+- What a row on Grace says of CUDA graphs where its recipe was not found (`benchmarks/published/recipes.py`,
   `unfound_graphs`): router and preprocessing of experts (and attention and mixers of hybrids), as most recipes of
   that release that were found.
 - `cost/memory/idle_blocks.py`, idle blocks of nanotron's peaks: shards of tp that a layer leaves behind, 1 ahead and 3
   back, read in its code beside its peaks; `HOST_BEHIND` 1.25, between hosts that wait and hosts that do not in them.
 - `NANOTRON_AHEAD` 256 devices and `NANOTRON_AHEAD_TP` 16 ranks of a pipeline's tensor groups
-  (`calibrate/published/runs.py`), beyond which rows are read as of the release whose host polls its messages: 9 of 10
+  (`benchmarks/published/runs.py`), beyond which rows are read as of the release whose host polls its messages: 9 of 10
   and 46 of 47 of their steps show its slow mode.
 - Priors of a calibration and of a diagnosis: see "Calibration, diagnosis and probe"."""
 
@@ -80,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (PlannerError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(text_table(validation.summary))
+    print(text_table(validation.summary, published_lines(validation.summary)))
     if given.results:
         table = markdown_table(validation.summary, datetime.date.today().isoformat())
         write_section("accuracy", f"{table}\n{SEEN}")

@@ -28,6 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fit_stacks import publisher_of
+from benchmarks.published.measured import group_of, is_judged, measurement_of
+from benchmarks.published.runs import RunReader, read_models, read_rows
 from benchmarks.results_file import write_section
 from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.correction.estimate import (
@@ -43,8 +45,6 @@ from planner.calibrate.correction.estimate import (
 )
 from planner.calibrate.correction.parts import multiply_of, narrow_formats
 from planner.calibrate.coverage import band_of
-from planner.calibrate.published.measured import group_of, is_judged, measurement_of
-from planner.calibrate.published.runs import RunReader, read_models, read_rows
 from planner.catalog.load_stacks import load_stack
 from planner.errors import PlannerError
 from planner.spec.overlay import Overlay

@@ -35,13 +35,13 @@ from benchmarks.fit_stacks import (
     remember_costly_parts,
     timed_samples,
 )
+from benchmarks.published.measured import group_of, is_judged
+from benchmarks.published.runs import read_models, read_rows
+from benchmarks.published.summary import NANOTRON_SOURCE, summarise_published, tail_text
+from benchmarks.published.validate import validation_answers
 from benchmarks.results_file import write_section
 from benchmarks.stack_parameters import MAPS, PARAMETERS, Parameter
-from planner.calibrate.published.measured import group_of, is_judged
-from planner.calibrate.published.runs import read_models, read_rows
-from planner.calibrate.statistics import NANOTRON_SOURCE, Answer, summarise
-from planner.calibrate.tables import tail_text
-from planner.calibrate.validate import validation_answers
+from planner.calibrate.statistics import Answer
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack
 from planner.spec.precision import Dtype
 from planner.spec.stack import BAND_DEVICES, PUBLISHER_BAND, Stack, elsewhere
@@ -436,7 +436,7 @@ def main() -> None:
     if not given.stack:
         answers = replaced(validation_answers(rows, described), list(models.values()), unseen)
         bands = {name: bands_of(m, errors[name]) for name, m in models.items() if m.fitted}
-        lines = report(stacks, summarise(answers), inside, hidden, bands)
+        lines = report(stacks, summarise_published(answers), inside, hidden, bands)
         print("\n".join(lines))
         if given.results:
             write_section("cross-validation", "\n".join(lines))

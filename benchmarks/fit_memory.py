@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.predict import predict_runs
-from planner.calibrate.published.measured import Measurement, group_of, is_judged, measurement_of
-from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
+from benchmarks.published.measured import PublishedMeasurement, group_of, is_judged, measurement_of
+from benchmarks.published.predict import predict_runs
+from benchmarks.published.runs import Run, RunReader, read_models, read_rows
 from planner.catalog.load_stacks import STACKS_FOLDER, load_stack
 from planner.errors import PlannerError
 from planner.spec.rule import Problem
@@ -95,7 +95,7 @@ class Sample:
     """A row: the question, what was measured, and its group."""
 
     run: Run
-    measured: Measurement
+    measured: PublishedMeasurement
     model: str
     group: tuple[str, ...]
 
@@ -117,9 +117,9 @@ def memory_samples(rows: Sequence[dict[str, str]], models: dict[str, Any]) -> di
     return dict(found)
 
 
-def _may_be_memory(measured: Measurement) -> bool:
+def _may_be_memory(measured: PublishedMeasurement) -> bool:
     """Failed, and nothing says whether for want of memory."""
-    return measured.crashed and not measured.told_apart
+    return measured.failed and not measured.told_apart
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:

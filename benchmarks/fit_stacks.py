@@ -22,11 +22,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.published.measured import group_of, is_judged, measurement_of
+from benchmarks.published.predict import predict_runs
+from benchmarks.published.runs import Run, RunReader, read_models, read_rows, switch_text
+from benchmarks.published.switches import apply_switches
 from benchmarks.stack_parameters import MAPS, PARAMETERS, STARTS, Parameter, prior_axes
-from planner.calibrate.predict import predict_runs
-from planner.calibrate.published.measured import group_of, is_judged, measurement_of
-from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, switch_text
-from planner.calibrate.published.switches import apply_switches
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack, stack_names
 from planner.cost import chunks
 from planner.cost.device import kernels

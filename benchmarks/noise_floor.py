@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import vtrain_profiles as vtrain
-from planner.calibrate.published.measured import group_of, is_judged
-from planner.calibrate.published.runs import RunReader, read_models, read_rows
+from benchmarks.published.measured import group_of, is_judged
+from benchmarks.published.runs import RunReader, read_models, read_rows
+from benchmarks.published.validate import validation_answers
 from planner.calibrate.statistics import Answer, sweep_summaries
-from planner.calibrate.validate import validation_answers
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator], Array]
@@ -42,7 +42,7 @@ def noise_of(answers: Sequence[Answer]) -> tuple[float, int]:
     """Standard deviation of a run's log step time by the median gap of pairs with the same settings; their number."""
     alike: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for answer in answers:
-        row = answer.row | ({"sequence_parallel": ""} if float(answer.row["tp"] or 0) == 1 else {})
+        row = dict(answer.row) | ({"sequence_parallel": ""} if float(answer.row["tp"] or 0) == 1 else {})
         settings = tuple(value for name, value in row.items() if name not in NO_SETTINGS)
         alike[settings].append(answer.measured.step_time or 0.0)
     gaps = [np.log(max(times) / min(times)) for times in alike.values() if len(times) > 1]

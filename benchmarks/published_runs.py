@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.calibrate.published.measured import group_of, is_judged, measurement_of
-from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
+from benchmarks.published.measured import group_of, is_judged, measurement_of
+from benchmarks.published.runs import Run, RunReader, read_models, read_rows
 from benchmarks.results_file import write_section
 from planner.answer.recommend import Concerns, Setting, concerns
 from planner.ask.request import cost_model

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.published.measured import measurement_of
+from benchmarks.published.runs import read_models, read_rows
+from benchmarks.published.validate import predict_rows
 from benchmarks.published_data import DATA
-from planner.calibrate.published.measured import measurement_of
-from planner.calibrate.published.runs import read_models, read_rows
-from planner.calibrate.validate import predict_rows
 from planner.units import GIB
 
 # figures recomputed from the rivals' own rows: MooreThreads/SimuMax@4dcaae5 docs/b200/b200_release_v1.2_summary.json;

@@ -22,12 +22,12 @@ import numpy as np
 
 from benchmarks.cross_validate import StackErrors, replaced
 from benchmarks.fit_stacks import remember_costly_parts, timed_samples
+from benchmarks.published.measured import group_of, is_judged, sweep_of
+from benchmarks.published.runs import read_models, read_rows
+from benchmarks.published.validate import validation_answers
 from benchmarks.results_file import write_section
 from planner.answer.recommend import TOLD_APART
-from planner.calibrate.published.measured import group_of, is_judged, sweep_of
-from planner.calibrate.published.runs import read_models, read_rows
 from planner.calibrate.statistics import Answer
-from planner.calibrate.validate import validation_answers
 
 EDGES: Final = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.5)
 FEWEST: Final = 5

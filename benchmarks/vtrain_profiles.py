@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
+from benchmarks.published.runs import Run, RunReader, read_models, read_rows
+from benchmarks.published.validate import validation_answers
 from planner.calibrate.statistics import Answer, sweep_summaries
-from planner.calibrate.validate import validation_answers
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.layer import LayerCost
 from planner.cost.model import CostModel

@@ -42,13 +42,7 @@ def make_estimate(request: Request) -> Plan:
     check_request(request, estimate=True)
     neutral = {"tp": (1,), "cp": (1,), "pp": (1,)}
     problem, assumed = resolve(request, {**neutral, **request.restrict})
-    restrict = dict(request.restrict)
-    chunks: tuple[int, ...] = ()
-    if request.layout:
-        chunks = _stated_chunks(request.layout, problem, restrict.get("pp", (None,))[0])
-        restrict.setdefault("pp", (max(len(chunks) // max(restrict.get("vpp", (1,))[0], 1), 1),))
-        restrict.setdefault("vpp", (len(chunks) // restrict["pp"][0],))
-    config, defaults = named_config(restrict, problem)
+    config, chunks, defaults = asked_config(request, problem)
     if config.pp > 1 and not chunks and explicit_splits(problem.stack.framework):
         defaults = (
             *defaults,
@@ -57,6 +51,30 @@ def make_estimate(request: Request) -> Plan:
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
     found = found.model_copy(update={"nearest_run": nearest_run(problem)})
     return with_launch_note(found, problem.model, problem.stack)
+
+
+def asked_config(
+    request: Request, problem: Problem
+) -> tuple[ParallelConfig, tuple[int, ...], tuple[str, ...]]:
+    """The configuration that a question names, the layers of its chunks where it states them, and the axes that were
+    filled in. Raises `InputError`."""
+    restrict = dict(request.restrict)
+    chunks: tuple[int, ...] = ()
+    if request.layout:
+        chunks = _stated_chunks(request.layout, problem, restrict.get("pp", (None,))[0])
+        restrict.setdefault("pp", (max(len(chunks) // max(restrict.get("vpp", (1,))[0], 1), 1),))
+        restrict.setdefault("vpp", (len(chunks) // restrict["pp"][0],))
+    config, defaults = named_config(restrict, problem)
+    check_chunks(config, chunks)
+    return config, chunks, defaults
+
+
+def check_chunks(config: ParallelConfig, chunks: tuple[int, ...]) -> None:
+    """Refuse a layout of another number of parts than the configuration has. Raises `InputError`."""
+    if chunks and len(chunks) != config.pp * config.vpp:
+        must = f"a layout must have pp x vpp = {config.pp * config.vpp} parts"
+        given = f"{', '.join(map(str, chunks))}: {len(chunks)}"
+        raise InputError(must, given, "change --set vpp= or the layout")
 
 
 def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, ...]:
@@ -97,11 +115,7 @@ def estimate_of(
     started: float,
 ) -> Plan:  # fmt: skip
     """`make_estimate` of a configuration whose layers are dealt as `chunks` says; empty: as the stack deals them."""
-    if chunks and len(chunks) != config.pp * config.vpp:
-        must = f"a layout must have pp x vpp = {config.pp * config.vpp} parts"
-        raise InputError(
-            must, f"{', '.join(map(str, chunks))}: {len(chunks)}", "change --set vpp= or the layout"
-        )
+    check_chunks(config, chunks)
     plain = cost_model(problem)
     model = plain.with_split(chunks) if chunks else plain
     broken = explain_config(config, model.problem, all_rules_for(problem.stack.framework))

@@ -29,6 +29,23 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     return ""
 
 
+def impossible(config: ParallelConfig, problem: Problem) -> str:
+    """Why no run can have a configuration of which every axis is stated; empty where one can."""
+    used, devices = config.tp * config.cp * config.pp * config.dp, problem.cluster.num_devices
+    ranks, experts = config.tp * config.cp * config.dp, config.ep * config.etp
+    if ranks % experts or (config.ep > 1 and not problem.model.is_moe):
+        return f"ep {config.ep} x etp {config.etp} on the {ranks} ranks of a stage"
+    if used != devices:
+        return f"tp x cp x pp x dp is {used} of {devices} devices"
+    if broken := broken_rule(config, problem):
+        return broken
+    batch, together = problem.job.global_batch, config.dp * config.micro_batch
+    if batch % together:
+        dealt = f"dp {config.dp} x micro_batch {config.micro_batch} = {together}"
+        return f"{dealt} does not divide the global batch, {batch:,} sequences"
+    return ""
+
+
 def _with_any_ep(problem: Problem) -> Problem:
     """The problem on a stack that deals experts over any number of ranks."""
     limits = problem.stack.limits.model_copy(update={"max_ep": LIMITLESS})

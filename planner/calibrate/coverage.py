@@ -6,13 +6,11 @@ A band promises that 80 % of step times lie within it. Left out: what sets a ban
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.answer.reasons import confidence_of, unmeasured
-from planner.calibrate.published.measured import group_of, is_judged, number_of
 from planner.calibrate.statistics import Answer, error_summary
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
@@ -22,21 +20,9 @@ _SIZES: Final = ((8, "to 8"), (64, "9 to 64"), (512, "65 to 512"), (math.inf, "a
 _DIGITS: Final = 4
 
 
-# Sources whose publishers' other runs the stacks were fitted on, by the first words of their names.
-_PUBLISHED: Final = re.compile(
-    "aleph_alpha|bloom|deepseek|dgxc|gpt_neox|ibm_fms|jax_toolbox|korthikanti|llama[13]_paper|llm_foundry|megascale|"
-    "megatron_(bridge|core|lm)|mlperf|mt_nlg|nemo_|opt_175b|simumax|torchtitan_|ultrascale|vtrain_"
-)
-
-
 def band_of(problem: Problem) -> float:
     """The error band of a step time [1]: the stack's for that many devices and kind of model."""
     return problem.stack.band_at(problem.cluster.num_devices, problem.model.is_moe)
-
-
-def band_of_row(problem: Problem, source: str) -> float:
-    """The same for a row of a file; as wide as `planner estimate` shows it, if the stack saw no run of its source."""
-    return band_of(problem) if _PUBLISHED.match(source) else band_shown(problem)
 
 
 def band_shown(problem: Problem) -> float:
@@ -64,8 +50,8 @@ def coverage(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """For every stack and size: judged rows with a step time, errors, the mean band and the share within it."""
     groups: dict[tuple[str, str], list[Answer]] = defaultdict(list)
     for answer in answers:
-        if answer.time_ratio is not None and answer.output.get("band") and is_judged(group_of(answer.row)):
-            groups[answer.output["stack"], size_of(number_of(answer.row, "gpus") or 1.0)].append(answer)
+        if answer.time_ratio is not None and answer.output.get("band") and answer.judged:
+            groups[answer.output["stack"], size_of(answer.devices)].append(answer)
     order = [words for _, words in _SIZES]
     found = []
     for (stack, size), members in sorted(

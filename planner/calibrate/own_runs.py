@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.answer.estimate import named_config
 from planner.ask.request import Request, resolve
-from planner.calibrate.binding_rules import broken_rule
+from planner.calibrate.binding_rules import impossible
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
 from planner.catalog.load_stacks import default_stack, stack_families
@@ -169,18 +169,7 @@ def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
 
 def check_possible(config: ParallelConfig, problem: Problem, run: str) -> None:
     """Refuse a configuration that no run can have. Raises `InputError`."""
-    used, devices = config.tp * config.cp * config.pp * config.dp, problem.cluster.num_devices
-    broken = broken_rule(config, problem)
-    if used != devices:
-        broken = f"tp x cp x pp x dp is {used} of {devices} devices"
-    ranks, experts = config.tp * config.cp * config.dp, config.ep * config.etp
-    if ranks % experts or (config.ep > 1 and not problem.model.is_moe):
-        broken = f"ep {config.ep} x etp {config.etp} on the {ranks} ranks of a stage"
-    batch, together = problem.job.global_batch, config.dp * config.micro_batch
-    if not broken and batch % together:
-        dealt = f"dp {config.dp} x micro_batch {config.micro_batch} = {together}"
-        broken = f"{dealt} does not divide the global batch, {batch:,} sequences"
-    if broken:
+    if broken := impossible(config, problem):
         hint = "check its axes and its global_batch"
         raise InputError("the configuration of a run must be possible", f"{run}: {broken}", hint)
 

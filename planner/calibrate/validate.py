@@ -1,25 +1,43 @@
-"""How good are planner's predictions on a file of published runs? `planner validate RUNS.csv MODELS.json`.
+"""How good are planner's predictions on a table of measured runs? `planner validate RUNS.csv`.
 
-Predictions are made first, from the input columns alone; then they are compared. Left out: fitting.
+Predictions are made first, from what the rows ask alone; then they are compared. Left out: how rows are read
+(`run_table.py`, `run_questions.py`), and fitting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
-from planner.calibrate.coverage import band_of_row, coverage
-from planner.calibrate.predict import Prediction, predict_runs
-from planner.calibrate.published.flops_rate import states_flops_alone, with_flops_rate
-from planner.calibrate.published.measured import measurement_of
-from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, refusal
+from planner.calibrate.binding_rules import impossible
+from planner.calibrate.coverage import band_shown, coverage
+from planner.calibrate.flops_rate import step_of_rate
+from planner.calibrate.measured import Measurement
+from planner.calibrate.predict import Prediction, Run, predict_runs, refusal
+from planner.calibrate.run_questions import QuestionReader
+from planner.calibrate.run_table import Outcome, TableRow, read_run_table
 from planner.calibrate.statistics import Answer, summarise
 from planner.errors import PlannerError
-from planner.spec.overlay import Overlay
 from planner.spec.rule import Problem
 from planner.units import GIB
+
+# what the rows of a sweep share: everything but how the work is divided
+_SWEEP: Final = (
+    "source",
+    "model",
+    "cluster",
+    "gpus",
+    "seq_len",
+    "global_batch",
+    "precision",
+    "optimizer",
+    "stack",
+)
+NO_SOURCE: Final = "no source"
+Row = TypeVar("Row")
+Refused = tuple[str, str]  # status and reason of a row that cannot be asked
 
 
 @dataclass(frozen=True)
@@ -35,121 +53,103 @@ class Validation:
         return {"rows": rows, "summary": self.summary}
 
 
-def validate_files(runs: Path, models: Path, overlay: Overlay | None = None) -> Validation:
-    """Predict every row of `runs` and compare. Raises `FileInputError` for files that cannot be read."""
-    return validate_rows(read_rows(runs), read_models(models), overlay)
-
-
-def validate_rows(
-    rows: Sequence[dict[str, str]], models: Mapping[str, Any], overlay: Overlay | None = None
-) -> Validation:
-    """Predict every row and compare; a row that cannot be answered says why.
+def validate_table(table: Path, calibration: str | None = None) -> Validation:
+    """Predict every row of a table and compare; a row that cannot be answered says why.
 
     A row has the status "ok", "unsupported" or "failed". One that breaks a rule of its framework, which `reason` tells,
     is "ok" and not `legal`: answered, without figures, with "does not fit".
 
-    `overlay`: a calibration, for the rows of its stack and device.
+    `calibration`: a file of `planner calibrate`, for the rows of its stack and device. Raises `FileInputError` for a
+    table that cannot be read.
     """
-    answers = validation_answers(rows, models, overlay)
+    rows = read_run_table(table)
+    asked = ask_rows(rows, QuestionReader(table.parent, calibration).read)
+    runs = [run if isinstance(run, Run) else None for run in asked]
+    problems = {id(run.problem): run.problem for run in runs if run is not None}
+    bands = {key: band_or_none(problem) for key, problem in problems.items()}
+    answers = []
+    for index, (row, one, prediction) in enumerate(
+        zip(rows, asked, predict_runs(runs, impossible), strict=True)
+    ):
+        if not isinstance(one, Run) or prediction is None:
+            assert isinstance(one, tuple), "a run has a prediction"
+            answers.append(_answer(row, None, with_interval(output_of(index, *one), None)))
+            continue
+        band = None if prediction.failed else bands[id(one.problem)]
+        answers.append(_answer(row, one, with_interval(answered(index, one, prediction), band)))
     summary = summarise(answers) | {"coverage": coverage(answers)}
     return Validation([answer.output for answer in answers], summary)
 
 
-def validation_answers(
-    rows: Sequence[dict[str, str]], models: Mapping[str, Any], overlay: Overlay | None = None
-) -> list[Answer]:
-    """Every row with its prediction and its measurement."""
-    runs, outputs = _predict(rows, models, overlay)
-    return [_answer(row, run, output) for row, run, output in zip(rows, runs, outputs, strict=True)]
-
-
-def _answer(row: dict[str, str], run: Run | None, output: dict[str, Any]) -> Answer:
-    """One row with its measurement: of a row that states TFLOP/s alone, the step that they mean."""
-    measured, unread = measurement_of(row), ""
-    if run is not None and states_flops_alone(row):
+def ask_rows(rows: Sequence[Row], read: Callable[[Row], Run]) -> list[Run | Refused]:
+    """The run of every row, or why there is none. Never raises."""
+    asked: list[Run | Refused] = []
+    for row in rows:
         try:
-            measured, said = with_flops_rate(measured, row, run)
+            asked.append(read(row))
+        except PlannerError as error:
+            asked.append(("unsupported", refusal(error)))
+        except Exception as error:
+            asked.append(("failed", refusal(error)))
+    return asked
+
+
+def _answer(row: TableRow, run: Run | None, output: dict[str, Any]) -> Answer:
+    """One row with its measurement: of a row that states TFLOP/s alone, the step that they mean."""
+    measured, unread = _measured(row), ""
+    if run is not None and measured.step_time is None and "tflops_per_gpu" in row.values:
+        try:
+            rate = row.values["tflops_per_gpu"] * 1e12
+            seconds, said = step_of_rate(rate, row.values["flops_kind"], run)
+            measured = Measurement(seconds, measured.peak_memory, measured.oom, measured.failed)
             output = output | {"assumed": [*output["assumed"], said]}
         except Exception as error:
             unread = refusal(error)
-    return Answer(row, output, measured, *_kind_of(run), unread_flops=unread)
+    return Answer(
+        row.cells, output, measured,
+        source=row.cells.get("source", NO_SOURCE),
+        sweep=tuple(row.cells.get(name, "") for name in _SWEEP),
+        devices=row.values["gpus"],
+        moe=run is not None and run.problem.model.is_moe,
+        hybrid=run is not None and bool(run.problem.model.state_spaces),
+        unread_flops=unread,
+    )  # fmt: skip
 
 
-def _kind_of(run: Run | None) -> tuple[bool, bool]:
-    """Is it of a mixture of experts, and of a model with state spaces?"""
-    model = run.problem.model if run else None
-    return (model.is_moe, bool(model.state_spaces)) if model else (False, False)
+def _measured(row: TableRow) -> Measurement:
+    """The step time as stated, else global batch x sequence length / (tokens/s per device x devices)."""
+    said = row.values
+    step, rate, peak = (said.get(name) for name in ("step_time_s", "tokens_per_s_per_gpu", "peak_mem_gib"))
+    if step is None and rate is not None:
+        step = said["global_batch"] * said["seq_len"] / (rate * said["gpus"])
+    oom, failed = (said.get("outcome") == outcome for outcome in (Outcome.OOM, Outcome.FAILED))
+    return Measurement(step, None if peak is None or oom else peak * GIB, oom, failed)
 
 
-def predict_rows(rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One object of OUT.json per row."""
-    return _predict(rows, models)[1]
-
-
-def _predict(
-    rows: Sequence[Mapping[str, str]], models: Mapping[str, Any], overlay: Overlay | None = None
-) -> tuple[list[Run | None], list[dict[str, Any]]]:
-    reader = RunReader(models)
-    runs: list[Run | None] = []
-    refused: dict[int, tuple[str, str]] = {}
-    for index, row in enumerate(rows):
-        run = None
-        try:
-            run = reader.read(row)
-        except PlannerError as error:
-            refused[index] = "unsupported", refusal(error)
-        except Exception as error:
-            refused[index] = "failed", refusal(error)
-        runs.append(run)
-    runs = _calibrated(runs, overlay) if overlay is not None else runs
-    predictions = predict_runs(runs)
-    outputs = []
-    for index, (run, prediction) in enumerate(zip(runs, predictions, strict=True)):
-        if run is None or prediction is None:
-            status, reason = refused[index]
-            outputs.append(_output(index, status, reason))
-        else:
-            band = None if prediction.failed else _band(run.problem, rows[index].get("source") or "")
-            outputs.append(_answered(index, run, prediction) | {"band": band})
-    return runs, outputs
-
-
-def _band(problem: Problem, source: str) -> float | None:
+def band_or_none(problem: Problem, band_of: Callable[[Problem], float] = band_shown) -> float | None:
     """The band of an answered row; none where it cannot be told, which costs no row its answer and no file its rows."""
     try:
-        return band_of_row(problem, source)
+        return band_of(problem)
     except Exception:
         return None
 
 
-def _calibrated(runs: Sequence[Run | None], overlay: Overlay) -> list[Run | None]:
-    """Runs on the calibrated stack and links, where the calibration holds for them."""
-    problems: dict[int, Problem] = {}
-    found: list[Run | None] = []
-    for run in runs:
-        of = run.problem if run is not None else None
-        if of is None or run is None or overlay.stack not in ("", of.stack.name):
-            found.append(run)
-            continue
-        if overlay.accelerator not in ("", of.cluster.accelerator.name):
-            found.append(run)
-            continue
-        if id(of) not in problems:
-            problems[id(of)] = replace(
-                of, stack=overlay.of_stack(of.stack), cluster=overlay.of_cluster(of.cluster)
-            )
-        found.append(replace(run, problem=problems[id(of)]))
-    return found
+def with_interval(output: dict[str, Any], band: float | None) -> dict[str, Any]:
+    """The row of OUT.json with its band and the ends of the 80 % interval of its step time."""
+    step = output["step_time_s"]
+    ends = (step / (1 + band), step * (1 + band)) if step and band else (None, None)
+    return output | {"band": band, "step_time_low_s": ends[0], "step_time_high_s": ends[1]}
 
 
-def _answered(index: int, run: Run, prediction: Prediction) -> dict[str, Any]:
+def answered(index: int, run: Run, prediction: Prediction) -> dict[str, Any]:
+    """The row of OUT.json of a run with its prediction."""
     if prediction.failed:
         status = "unsupported" if prediction.unsupported else "failed"
-        return _output(index, status, prediction.failed, run, prediction)
-    return _output(index, "ok", prediction.illegal, run, prediction)
+        return output_of(index, status, prediction.failed, run, prediction)
+    return output_of(index, "ok", prediction.illegal, run, prediction)
 
 
-def _output(
+def output_of(
     index: int, status: str, reason: str, run: Run | None = None, prediction: Prediction | None = None
 ) -> dict[str, Any]:
     """One row of OUT.json; null where there is no figure."""

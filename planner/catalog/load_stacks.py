@@ -1,6 +1,6 @@
 """Which numbers does a training stack have? Reads `catalog/stacks/NAME.yaml`.
 
-Left out: which stack a published run was made with (`calibrate/published/stack_of.py`), and fitting.
+Left out: which stack a published run was made with (`benchmarks/published/stack_of.py`), and fitting.
 """
 
 from __future__ import annotations

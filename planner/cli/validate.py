@@ -15,14 +15,13 @@ from planner.cli.options import CalibrationOption
 from planner.errors import FileInputError
 
 EPILOG = (
-    "\b\nExample (columns of the files: docs/own_runs.md):\n"
-    "  planner validate runs.csv models.json --json out.json"
+    "\b\nExample (the columns are those options of planner estimate: docs/own_runs.md):\n"
+    "  planner validate runs.csv --json out.json"
 )
 
 
 def validate(
     runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Measured runs, one a line.")],
-    models: Annotated[Path, typer.Argument(metavar="MODELS.json", help="The models they name.")],
     output: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Also write every prediction and the summary."),
@@ -31,22 +30,23 @@ def validate(
 ) -> int:
     """Compare predictions with measured runs. Shows the errors and the worst rows."""
     from planner.calibrate.coverage import coverage_lines
-    from planner.calibrate.tables import text_table
-    from planner.calibrate.validate import validate_files
+    from planner.calibrate.tables import text_table, total_lines
+    from planner.calibrate.validate import validate_table
     from planner.catalog.load_overlay import load_overlay
     from planner.spec.save import check_target, save_text
 
     if output is not None:
-        check_target(output, runs, models, calibration)
-    overlay = load_overlay(str(calibration)) if calibration is not None else None
-    validation = validate_files(runs, models, overlay)
+        check_target(output, runs, calibration)
+    if calibration is not None:
+        load_overlay(str(calibration))
+    validation = validate_table(runs, None if calibration is None else str(calibration))
     if not validation.rows:
         raise FileInputError(
             str(runs), "must hold a run or more", "none below the header", "see docs/own_runs.md"
         )
     if output is not None:
         save_text(json.dumps(validation.document(), allow_nan=False, indent=1), output)
-    typer.echo(text_table(validation.summary))
+    typer.echo(text_table(validation.summary, total_lines(validation.summary)))
     parts = validation.summary["coverage"]
     if parts:
         typer.echo("\nby stack and devices (percent; a band promises to hold 80 % of the rows):")

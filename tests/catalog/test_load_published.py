@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibrate.published.runs import read_models, read_rows
+from benchmarks.published.runs import read_models, read_rows
 from benchmarks.published_data import published
 from benchmarks.published_runs import SHIPPED, best_runs, shipped_text
 from planner.catalog.load_published import published_runs

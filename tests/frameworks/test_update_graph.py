@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibrate.published.switches import apply_switches
+from benchmarks.published.switches import apply_switches
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import UPDATE_GRAPH
 from planner.errors import UnsupportedError

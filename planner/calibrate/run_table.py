@@ -1,0 +1,231 @@
+"""Which runs does a table hold? Reads a CSV file of runs, every cell by the type of its column.
+
+A row asks what `planner estimate` is asked, a column for each option and each axis, and states what was measured. What
+cannot be read refuses the file, with every such cell named; nothing is guessed and no text is searched for words. Left
+out: which question a row is (`run_questions.py`), and what its answer is.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from planner.calibrate.flops_rate import KINDS
+from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError, nearest_names
+from planner.space.axes import RESTRICTABLE
+from planner.space.restriction import parse_restriction
+from planner.spec.job import FROZEN_BYTES, AdapterTargets, Optimizer
+from planner.spec.precision import Precision
+
+DOCUMENTED: Final = "docs/own_runs.md"
+FAULTS_NAMED: Final = 20
+_MOST: Final = 10**9  # of a count
+_RANGE: Final = (1e-9, 1e15)  # of a measured figure, in its unit
+_SHOWN: Final = 60  # letters of a cell
+# columns of the free text that was read before, and what states the same now
+_FORMER: Final = {
+    "gpu": "cluster", "gpus_per_node": "cluster", "nvlink_domain": "cluster", "internode": "cluster",
+    "framework": "stack", "extras": "stack", "dp_sharding": "zero and hsdp", "sequence_parallel": "sp",
+}  # fmt: skip
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    RAN = "ran"
+    OOM = "oom"
+    FAILED = "failed"  # otherwise, or nobody says of what
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row of which every cell is as its column asks."""
+
+    cells: Mapping[str, str]  # as written, empty ones left out
+    values: Mapping[str, Any]  # the same as values
+
+    @property
+    def axes(self) -> list[str]:
+        """The axes that it states, as `--set` takes them."""
+        return [f"{axis}={self.cells[axis]}" for axis in AXES if axis in self.cells]
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MOST)) and 1 <= int(text) <= _MOST):
+        raise InputError(f"must be a whole number from 1 to {_MOST:,}", hint="write digits alone, as 4096")
+    return int(text)
+
+
+def _figure(text: str) -> float:
+    try:
+        value = float(text) if re.fullmatch(r"[0-9.eE+-]+", text) else math.nan
+    except ValueError:
+        value = math.nan
+    if not _RANGE[0] < value < _RANGE[1]:
+        raise InputError("must be a number above 0", hint="write it like 1234.5, without a unit")
+    return value
+
+
+def _flag(text: str) -> bool:
+    if text != "true":
+        raise InputError("must be true or empty")
+    return True
+
+
+def _date(text: str) -> str:
+    try:
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            return datetime.date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass
+    raise InputError("must be a date", hint="write it like 2026-11-22")
+
+
+def _bits(text: str) -> int:
+    if text not in map(str, FROZEN_BYTES):
+        raise InputError("must be one of " + ", ".join(map(str, sorted(FROZEN_BYTES))))
+    return int(text)
+
+
+def _ends(text: str) -> str:
+    if not re.fullmatch(r"\d{1,4},\d{1,4}", text):
+        raise InputError("must be two numbers, of first and of last layers", hint="write 1,1")
+    return text
+
+
+def _one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
+    known = tuple(map(str, names))
+
+    def read(text: str) -> str:
+        if text.lower() not in known:
+            raise UnknownNameError(kind, text, known)
+        return text.lower()
+
+    return read
+
+
+def _axis(axis: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        values = () if "=" in text else parse_restriction([f"{axis}={text}"])[axis]
+        if len(values) != 1:
+            raise InputError("must be one value, as --set takes it")
+        return values[0]
+
+    return read
+
+
+# in the order in which they are documented
+_QUESTION: Final[Mapping[str, Callable[[str], Any]]] = {
+    "model": _text, "cluster": _text, "gpus": _count, "seq_len": _count, "global_batch": _count,
+    "precision": _one_of("precision", Precision), "optimizer": _one_of("optimizer", Optimizer), "stack": _text,
+}  # fmt: skip
+AXES: Final = RESTRICTABLE
+_TUNING: Final[Mapping[str, Callable[[str], Any]]] = {
+    "lora_rank": _count, "frozen_bits": _bits, "lora_targets": _one_of("lora_targets", AdapterTargets),
+    "mean_len": _figure, "packed": _flag, "mtp": _flag, "expert_loads": _text, "bf16_layers": _ends,
+}  # fmt: skip
+_MEASURED: Final[Mapping[str, Callable[[str], Any]]] = {
+    "step_time_s": _figure, "tokens_per_s_per_gpu": _figure, "tflops_per_gpu": _figure,
+    "flops_kind": _one_of("flops_kind", KINDS), "peak_mem_gib": _figure,
+    "outcome": _one_of("outcome", Outcome),
+}  # fmt: skip
+COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "source": _text, "publisher": _text, "source_ref": _text, "first_seen": _date,
+    **_QUESTION, **{axis: _axis(axis) for axis in AXES}, "layout": _text, **_TUNING, **_MEASURED, "notes": _text,
+}  # fmt: skip
+NEEDED: Final = ("model", "cluster", "gpus", "seq_len", "global_batch")
+
+
+def read_run_table(path: Path) -> list[TableRow]:
+    """The rows of a table of runs, in its order. Raises `FileInputError` with every cell that cannot be read."""
+    header, *lines = _lines(path) or [[]]
+    _check_header(header, path)
+    rows: list[TableRow] = []
+    faults: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        row, found = _row(header, line)
+        rows.append(row)
+        faults += [f"row {number}, {fault}" for fault in found]
+    if faults:
+        more = len(faults) - FAULTS_NAMED
+        shown = [*faults[:FAULTS_NAMED], *([f"... and {more} more"] if more > 0 else [])]
+        must = (
+            f"every cell must be as its column asks; {len(faults)} {'is' if len(faults) == 1 else 'are'} not"
+        )
+        hint = f"row 1 is the first below the header; {DOCUMENTED} describes the columns"
+        raise FileInputError(str(path), must, "\n    ".join(["", *shown]), hint)
+    return rows
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """The lines of a CSV file, empty ones left out. Raises `FileInputError`."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise FileInputError(str(path), "the file must exist", hint="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
+    try:
+        return [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+    except csv.Error as error:
+        hint = "save it as CSV: commas between cells, text with commas in double quotes"
+        raise FileInputError(str(path), "must be a valid CSV file", str(error), hint) from None
+
+
+def _check_header(header: Sequence[str], path: Path) -> None:
+    """Refuse a header with a column that is unknown, named twice, or missing. Raises `FileInputError`."""
+    unknown = [name for name in header if name not in COLUMNS]
+    if len(former := [name for name in unknown if name in _FORMER]) > 1:
+        now = "; ".join(f"{name} is now {_FORMER[name]}" for name in former)
+        must = "must have a column for each option of planner estimate: text in words is no longer read"
+        hint = (
+            f"{now}; models of MODELS.json are files that the column model names; notes that begin with OOM or FAILED "
+            f"are now outcome. {DOCUMENTED} describes the columns"
+        )
+        raise FileInputError(str(path), must, f"the columns {', '.join(former)}", hint)
+    faults = [
+        f"unknown column {name!r}: did you mean {', '.join(nearest_names(name, COLUMNS, 3))}?"
+        for name in unknown
+    ]
+    faults += [f"{name} is named {count} times" for name, count in Counter(header).items() if count > 1]
+    faults += [f"no column {name}" for name in NEEDED if name not in header]
+    if faults:
+        must = "the first line must name the columns of a table of runs"
+        raise FileInputError(
+            str(path), must, "\n    ".join(["", *faults]), f"{DOCUMENTED} describes the columns"
+        )
+
+
+def _row(header: Sequence[str], line: Sequence[str]) -> tuple[TableRow, list[str]]:
+    """A row, and what of it cannot be read."""
+    if len(line) != len(header):
+        return TableRow({}, {}), [f"{len(line)} cells: must have the {len(header)} of the header"]
+    cells = {name: text.strip() for name, text in zip(header, line, strict=True) if text.strip()}
+    values: dict[str, Any] = {}
+    faults = [f"{name}: must be stated" for name in NEEDED if name not in cells]
+    for name, text in cells.items():
+        try:
+            values[name] = COLUMNS[name](text)
+        except PlannerError as error:
+            said = f"{error.must} (given {error.given})" if error.given else error.must
+            faults.append(f"{name} {_short(text)}: {said}" + (f"; {error.hint}" if error.hint else ""))
+    if "tflops_per_gpu" in cells and "flops_kind" not in cells:
+        faults.append("flops_kind: must say what tflops_per_gpu counts; one of " + ", ".join(KINDS))
+    return TableRow(cells, values), faults
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
