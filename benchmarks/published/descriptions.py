@@ -52,6 +52,13 @@ _PLAIN: Final = r"gelu|relu|plain"
 
 def described_model(entry: Mapping[str, Any], name: str) -> ModelSpec:
     """The model that an entry of a models file describes. Raises `PlannerError`."""
+    fields, said = plain_description(entry, name)
+    return spec_from_description(fields, name, assumed=said)
+
+
+def plain_description(entry: Mapping[str, Any], name: str) -> tuple[Fields, list[str]]:
+    """An entry of a models file in the fields of `spec/description.py`, and what was said of it. Raises
+    `UnsupportedError`."""
     said: list[str] = []
     fields = _plain(entry, ModelDescription, "", said)
     for part, model in _PARTS.items():
@@ -61,7 +68,7 @@ def described_model(entry: Mapping[str, Any], name: str) -> ModelSpec:
     if fields["moe"] is not None and not fields["moe"].get("experts"):
         fields["moe"] = None
     _attention(fields, name, said)
-    return spec_from_description(fields, name, assumed=said)
+    return fields, said
 
 
 def _plain(entry: Mapping[str, Any], model: type[BaseModel], of: str, said: list[str]) -> Fields:

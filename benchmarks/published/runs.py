@@ -53,7 +53,7 @@ from planner.errors import FileInputError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Accelerator
-from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.cluster import Cluster, LinkKind
 from planner.spec.machine.device_kernels import with_device_kernels
 from planner.spec.machine.load_cluster import build_cluster, load_accelerator, parse_fabric
 from planner.spec.model import ModelSpec
@@ -308,7 +308,7 @@ class RunReader:
         )
         if key not in self._clusters:
             said: list[str] = []
-            built = replace(_build(cells, chip, gpus, said), products=products)
+            built = replace(cluster_figures(cells, chip, gpus, said).build(), products=products)
             if products != 1.0:
                 said.append(f"products run at {products:g} of the catalog's rate, as this source timed them")
             self._clusters[key] = (built, tuple(said))
@@ -357,7 +357,24 @@ def switch_text(cells: Row) -> str:
     return " | ".join(cells.get(name) or "" for name in ("extras", "recompute", "precision"))
 
 
-def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Cluster:
+@dataclass(frozen=True)
+class ClusterFigures:
+    """What a row says of its machine; None: as the accelerator's typical node has it."""
+
+    chip: Accelerator
+    gpus: int
+    per_node: int
+    domain: int | None  # devices of a scale-up domain
+    kind: LinkKind | None = None
+    injection: float | None = None  # of a node [bytes/s]
+
+    def build(self) -> Cluster:
+        """The cluster. Raises `InputError`."""
+        return build_cluster(self.chip, self.gpus, self.per_node, self.domain, self.kind, self.injection)
+
+
+def cluster_figures(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> ClusterFigures:
+    """Nodes, scale-up domain and fabric of a row. Raises `UnsupportedError`."""
     node = chip.typical_node
     per_node = count_in(cells, "gpus_per_node")
     if per_node is None:
@@ -372,11 +389,11 @@ def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Clus
         assumed.append(f"a scale-up domain of {domain} does not fit nodes of {per_node}: {per_node}")
         domain = per_node
     if gpus <= max(per_node, domain or 0):  # no fabric is crossed
-        return build_cluster(chip, gpus, per_node, domain)
+        return ClusterFigures(chip, gpus, per_node, domain)
     kind, injection, note = parse_fabric(cells["internode"], chip, per_node)
     if note:
         assumed.append(note)
-    return build_cluster(chip, gpus, per_node, domain, kind, injection)
+    return ClusterFigures(chip, gpus, per_node, domain, kind, injection)
 
 
 def _domain(cells: Row) -> int | None:
