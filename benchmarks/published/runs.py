@@ -69,6 +69,7 @@ INPUT_COLUMNS: Final = (
 )  # fmt: skip
 
 _COUNTS: Final = ("gpus", "seq_len", "global_batch", "micro_batch")  # which may be written in thousands, "4k"
+_SEE: Final = "see benchmarks/published/README.md"
 _OTHER_NAMES: Final = {"tokens_per_second_per_gpu": "tokens_per_s_per_gpu"}
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
 NANOTRON_AHEAD: Final = 256
@@ -106,7 +107,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     header = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in rows.fieldnames or ()]
     if missing := needed - set(header):
         must = f"must have the columns {', '.join(sorted(needed))}"
-        raise FileInputError(str(path), must, f"no {', '.join(sorted(missing))}", "see data/README.md")
+        raise FileInputError(str(path), must, f"no {', '.join(sorted(missing))}", _SEE)
     if twice := [name for name in header if name and header.count(name) > 1]:
         raise FileInputError(str(path), "must have each column once", f"{twice[0]} twice", "leave one out")
     rows.fieldnames = header
@@ -121,10 +122,10 @@ def read_models(path: Path) -> dict[str, Any]:
     try:
         models = json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
-        raise FileInputError(str(path), "must be valid JSON", str(error), "see data/README.md") from None
+        raise FileInputError(str(path), "must be valid JSON", str(error), _SEE) from None
     if not isinstance(models, dict):
         must = "must map model keys to descriptions"
-        raise FileInputError(str(path), must, sort_of(models), "see data/README.md")
+        raise FileInputError(str(path), must, sort_of(models), _SEE)
     return models
 
 

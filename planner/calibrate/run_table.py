@@ -31,10 +31,10 @@ FAULTS_NAMED: Final = 20
 _MOST: Final = 10**9  # of a count
 _RANGE: Final = (1e-9, 1e15)  # of a measured figure, in its unit
 _SHOWN: Final = 60  # letters of a cell
-# columns of the free text that was read before, and what states the same now
+# columns that were read as free text before, by what states the same now
 _FORMER: Final = {
-    "gpu": "cluster", "gpus_per_node": "cluster", "nvlink_domain": "cluster", "internode": "cluster",
-    "framework": "stack", "extras": "stack", "dp_sharding": "zero and hsdp", "sequence_parallel": "sp",
+    "cluster": ("gpu", "gpus_per_node", "nvlink_domain", "internode"), "stack": ("framework", "extras"),
+    "zero and hsdp": ("dp_sharding",), "sp": ("sequence_parallel",),
 }  # fmt: skip
 
 
@@ -188,12 +188,13 @@ def _lines(path: Path) -> list[list[str]]:
 def _check_header(header: Sequence[str], path: Path) -> None:
     """Refuse a header with a column that is unknown, named twice, or missing. Raises `FileInputError`."""
     unknown = [name for name in header if name not in COLUMNS]
-    if len(former := [name for name in unknown if name in _FORMER]) > 1:
-        now = "; ".join(f"{name} is now {_FORMER[name]}" for name in former)
-        must = "must have a column for each option of planner estimate: text in words is no longer read"
+    former = [name for names in _FORMER.values() for name in names if name in header]
+    if len(former) > 1:
+        now = "; ".join(f"{new} states what {', '.join(names)} did" for new, names in _FORMER.items())
+        must = "must have a column for each option of planner estimate: words are no longer read"
         hint = (
-            f"{now}; models of MODELS.json are files that the column model names; notes that begin with OOM or FAILED "
-            f"are now outcome. {DOCUMENTED} describes the columns"
+            f"{now}; model names a file beside the table, no key of MODELS.json; outcome is oom or failed where notes "
+            f"began with OOM or FAILED. {DOCUMENTED} describes the columns"
         )
         raise FileInputError(str(path), must, f"the columns {', '.join(former)}", hint)
     faults = [

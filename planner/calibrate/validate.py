@@ -19,6 +19,7 @@ from planner.calibrate.predict import Prediction, Run, predict_runs, refusal
 from planner.calibrate.run_questions import QuestionReader
 from planner.calibrate.run_table import Outcome, TableRow, read_run_table
 from planner.calibrate.statistics import Answer, summarise
+from planner.catalog.load_overlay import load_overlay
 from planner.errors import PlannerError
 from planner.spec.rule import Problem
 from planner.units import GIB
@@ -60,8 +61,10 @@ def validate_table(table: Path, calibration: str | None = None) -> Validation:
     is "ok" and not `legal`: answered, without figures, with "does not fit".
 
     `calibration`: a file of `planner calibrate`, for the rows of its stack and device. Raises `FileInputError` for a
-    table that cannot be read.
+    table or a calibration that cannot be read.
     """
+    if calibration is not None:
+        load_overlay(calibration)  # refused here, not row by row
     rows = read_run_table(table)
     asked = ask_rows(rows, QuestionReader(table.parent, calibration).read)
     runs = [run if isinstance(run, Run) else None for run in asked]

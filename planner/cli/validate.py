@@ -32,13 +32,10 @@ def validate(
     from planner.calibrate.coverage import coverage_lines
     from planner.calibrate.tables import text_table, total_lines
     from planner.calibrate.validate import validate_table
-    from planner.catalog.load_overlay import load_overlay
     from planner.spec.save import check_target, save_text
 
     if output is not None:
         check_target(output, runs, calibration)
-    if calibration is not None:
-        load_overlay(str(calibration))
     validation = validate_table(runs, None if calibration is None else str(calibration))
     if not validation.rows:
         raise FileInputError(

@@ -1,6 +1,6 @@
 """What is worth saying of the nearest published run? Its settings, and its figures beside those that planner predicts.
 
-Left out: which run is nearest (`planner/nearest_run.py`).
+Left out: which run is nearest (`answer/nearest_run.py`).
 """
 
 from __future__ import annotations

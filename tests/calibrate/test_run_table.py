@@ -105,7 +105,7 @@ def test_the_former_columns_are_told_what_they_became(tmp_path: Path) -> None:
     )
     said = refused(path)
     assert "the columns gpu, framework, extras, dp_sharding" in said
-    assert "framework is now stack" in said
+    assert "stack states what framework, extras did" in said
     assert "docs/own_runs.md" in said
 
 

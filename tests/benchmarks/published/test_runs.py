@@ -441,3 +441,8 @@ def test_loops_around_torch_shard_as_they_do(framework: str, stated: str, zero: 
     run = read(framework=framework, dp_sharding=stated, tp="1", pp="1", dp="64")
     assert run.config.zero == zero
     assert any(said.startswith("dp_sharding") for said in run.assumed) is (not stated)
+
+
+def test_the_documented_columns_are_read() -> None:
+    text = (Path(__file__).parents[3] / "benchmarks" / "published" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in INPUT_COLUMNS if f"`{name}`" not in text] == []
