@@ -300,6 +300,16 @@ def mean_of_medians(errors: Sequence[Error], moe: bool) -> float:
     return float(np.mean([percentile(s, 0.5) for s in sizes])) if sizes else float("nan")
 
 
+def told_by_source(errors: Sequence[Error]) -> dict[str, dict[str, float]]:
+    """Rows, median and 90th percentile of the error of every source and kind of model [1]."""
+    return {
+        f"{name}{' (MoE)' if moe else ''}": {
+            "rows": len(sizes), "median": round(percentile(sizes, 0.5), 4), "p90": round(percentile(sizes, 0.9), 4),
+        }
+        for (name, moe), sizes in sorted(by_source(errors).items())
+    }  # fmt: skip
+
+
 def hidden_lines(errors: Sequence[Error]) -> list[str]:
     """Median error of every source, its publisher hidden."""
     lines = [
@@ -420,7 +430,9 @@ def main() -> None:
     parser.add_argument("--hide", action="store_true", help="hide one publisher at a time")
     parser.add_argument("--write", action="store_true", help="write the bands into the stack files")
     parser.add_argument("--results", action="store_true", help="update benchmarks/RESULTS.md")
-    parser.add_argument("--json", type=Path, help="where to write every row's log ratios")
+    parser.add_argument(
+        "--json", type=Path, help="where to write every row's log ratios, and errors by source"
+    )
     given = parser.parse_args()
     remember_costly_parts()
     rows, described = read_rows(given.runs), read_models(given.models)
@@ -450,7 +462,9 @@ def main() -> None:
             for name, m in models.items()
             for s, u, b in zip(m.samples, unseen[name], m.shipped, strict=True)
         ]
-        given.json.write_text(json.dumps({"rows": table}))
+        every = [error for part in errors.values() for error in part]
+        document = {"rows": table, "groups": told_by_source(every), "publishers": told_by_source(hidden)}
+        given.json.write_text(json.dumps(document))
 
 
 if __name__ == "__main__":

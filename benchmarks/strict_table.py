@@ -41,8 +41,7 @@ from planner.calibrate.run_table import AXES, COLUMNS, Outcome
 from planner.calibrate.validate import validate_table
 from planner.catalog.load_stacks import load_stack
 from planner.errors import PlannerError, UnsupportedError
-from planner.space.restriction import value_text
-from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.config import ParallelConfig, Recompute, value_text
 from planner.spec.job import AdapterTargets, Job
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.machine.cluster import Cluster

@@ -63,6 +63,13 @@ def validate_table(table: Path, calibration: str | None = None) -> Validation:
     `calibration`: a file of `planner calibrate`, for the rows of its stack and device. Raises `FileInputError` for a
     table or a calibration that cannot be read.
     """
+    answers = table_answers(table, calibration)
+    summary = summarise(answers) | {"coverage": coverage(answers)}
+    return Validation([answer.output for answer in answers], summary)
+
+
+def table_answers(table: Path, calibration: str | None = None) -> list[Answer]:
+    """Every row of a table with its prediction and its measurement. Raises `FileInputError`."""
     if calibration is not None:
         load_overlay(calibration)  # refused here, not row by row
     rows = read_run_table(table)
@@ -80,8 +87,7 @@ def validate_table(table: Path, calibration: str | None = None) -> Validation:
             continue
         band = None if prediction.failed else bands[id(one.problem)]
         answers.append(_answer(row, one, with_interval(answered(index, one, prediction), band)))
-    summary = summarise(answers) | {"coverage": coverage(answers)}
-    return Validation([answer.output for answer in answers], summary)
+    return answers
 
 
 def ask_rows(rows: Sequence[Row], read: Callable[[Row], Run]) -> list[Run | Refused]:
