@@ -72,7 +72,7 @@ def question_of(row: Row, configs: Path, folder: Path, stack: str = STACK) -> Re
     return Request(
         model=str(_model(row, configs, folder)), cluster=CLUSTERS[row["gpu"]], gpus=1, seq_len=int(row["seq_len"]),
         global_batch=str(micro_batch * accumulated), precision="bf16", stack=SEPARATOR.join([stack, *options]),
-        restrict=restrict, lora_rank=int(float(row["lora_rank"])) if row["lora_rank"] else None,
+        set=restrict, lora_rank=int(float(row["lora_rank"])) if row["lora_rank"] else None,
     )  # fmt: skip
 
 

@@ -235,7 +235,7 @@ class Asked:
         """Why `planner estimate` does not say that a configuration is legal, fits and takes so long; not a number: that
         it is legal."""
         values = {axis: (value,) for axis, value in pinned(config, self.problem).items()}
-        request = replace(self.request, restrict=values, layout=",".join(map(str, layout)))
+        request = replace(self.request, set={**values, "layout": layout})
         try:
             found = make_estimate(request)
         except PlannerError as error:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.ask.request import Request
-from planner.space.restriction import parse_restriction, split_layout
 
 _EXPERTS: Final[Mapping[str, Any]] = {
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -77,14 +76,13 @@ class Case:
             model = str(folder / f"{model}.json")
             Path(model).write_text(json.dumps(CONFIGS[self.model]), encoding="utf-8")
         return Request(
-            model, self.cluster, self.gpus, self.seq_len, str(self.batch), stack=self.stack,
-            restrict=parse_restriction(self.settings), headroom=self.headroom, seek_batch=False, front=False,
+            model, self.cluster, self.gpus, seq_len=self.seq_len, global_batch=str(self.batch), stack=self.stack,
+            set=self.settings, headroom=self.headroom, seek_batch=False, front=False,
         )  # fmt: skip
 
     def named(self, folder: Path, settings: tuple[str, ...]) -> Request:
         """One configuration, as `planner.estimate` takes it."""
-        layout, others = split_layout(settings)
-        return replace(self.request(folder), restrict=parse_restriction(others), layout=layout)
+        return replace(self.request(folder), set=settings)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from math import isclose
 from typing import Any, Final
 
 from benchmarks.launch_cases import STACKS, Case
+from planner.ask.question import Question
 from planner.cli.check import Judge
 from planner.cli.files import config_of, problem_of
 from planner.errors import PlannerError
@@ -109,7 +110,7 @@ def _other_costs(name: str, read: ParsedConfig, case: Case, readme: str) -> tupl
     triple, launch = case.triple, case.launch
     planned = triple.problem(STACKS[name])
     try:
-        again, _ = problem_of(read, framework(name), triple.cluster, triple.devices, triple.model, None)
+        again, _ = problem_of(read, framework(name), Question(triple.model, triple.cluster, triple.devices))
         config = config_of(read, again)
         found = _figures(again, config, read.layers if config.pp > 1 else ())
     except PlannerError as error:
@@ -146,7 +147,7 @@ def _with_planned(read: Problem, planned: Problem, names: Iterable[str]) -> Prob
 
 
 def _figures(problem: Problem, config: ParallelConfig, chunks: ChunkLayers) -> dict[str, float]:
-    choice = Judge(problem).cost(config, chunks)
+    choice = Judge(problem, Question("", "")).cost(config, chunks)
     return {"step": choice.step_time, "peak": choice.memory.peak, "host": sum(choice.memory.host.values())}
 
 

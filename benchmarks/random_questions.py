@@ -191,15 +191,13 @@ def random_request(rng: random.Random, path: Path) -> tuple[Request, Problem, Co
     path.write_text(json.dumps(config, indent=1), encoding="utf-8")
     shape, lengths = rng.choice(SHAPES), (512, 1024, 2048, 4096)
     request = Request(
-        str(path), f"{shape} {rng.choice(DEVICES)} {rng.choice(NETWORKS)}", None, rng.choice(lengths),
-        str(rng.choice(BATCHES)), stack=rng.choice(_stacks()), headroom=rng.choice(HEADROOMS), seek_batch=False,
-        front=False,
+        str(path), f"{shape} {rng.choice(DEVICES)} {rng.choice(NETWORKS)}", None, seq_len=rng.choice(lengths),
+        global_batch=str(rng.choice(BATCHES)), stack=rng.choice(_stacks()), headroom=rng.choice(HEADROOMS),
+        seek_batch=False, front=False,
     )  # fmt: skip
     held = _restrictions(rng, request)
     try:
-        request = replace(
-            request, restrict=parse_restriction(f"{axis}={value}" for axis, value in held.items())
-        )
+        request = replace(request, set=parse_restriction(f"{axis}={value}" for axis, value in held.items()))
         problem, _ = resolve(request)
     except PlannerError:
         return None
@@ -226,7 +224,7 @@ def narrowed(request: Request, problem: Problem) -> Request:
         free = tuple(range(1, value + 1)) if axis == "vpp" else divisors(problem.cluster.num_devices)
         values = restrict.get(axis, free)
         restrict[axis] = tuple(v for v in values if v <= value) or (1,)
-    return replace(request, restrict=restrict)
+    return replace(request, set=restrict)
 
 
 def layouts(problem: Problem, restrict: dict[str, tuple[int, ...]]) -> int:

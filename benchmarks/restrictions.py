@@ -94,9 +94,9 @@ def _drawn(rng: random.Random, path: Path) -> tuple[Request, Problem] | None:
     cluster, gpus = rng.choice(PLACES)
     batch, length = gpus * rng.choice((1, 2, 4, 8)), rng.choice((2048, 4096, 8192))
     request = Request(
-        rng.choice(MODELS), cluster, gpus, length, str(batch), stack=rng.choice(STACKS), seek_batch=False, front=False,
-        headroom=rng.choice((0.05, 0.05, 0.2, 0.5)),
-        restrict=rng.choice(({}, {}, {"pp": (2, 4, 8)}, {"tp": (1, 2)}, {"cp": (1,)}, {"pp": (8,), "vpp": (1,)})),
+        rng.choice(MODELS), cluster, gpus, seq_len=length, global_batch=str(batch),
+        stack=rng.choice(STACKS), seek_batch=False, front=False, headroom=rng.choice((0.05, 0.05, 0.2, 0.5)),
+        set=rng.choice(({}, {}, {"pp": (2, 4, 8)}, {"tp": (1, 2)}, {"cp": (1,)}, {"pp": (8,), "vpp": (1,)})),
     )  # fmt: skip
     try:
         return request, resolve(request)[0]
@@ -124,7 +124,7 @@ def _narrowed(
     selective = int(Recompute.SELECTIVE)
     if axis == "recompute_modules" and selective not in restrict.setdefault("recompute", (selective,)):
         return None
-    return replace(request, restrict=restrict), " ".join(f"--set {s}" for s in settings({axis: values})), axis
+    return replace(request, set=restrict), " ".join(f"--set {s}" for s in settings({axis: values})), axis
 
 
 def _values(rng: random.Random, axis: str, plan: Plan, problem: Problem) -> tuple[int, ...]:

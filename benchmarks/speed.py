@@ -55,9 +55,9 @@ SMALL = (  # most of which is starting
     ("plan", "llama-3.1-8b", "dgx-h100", "--gpus", "64"),
 )
 SPACES = (
-    Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048"),
-    Request("deepseek-v3", "deepseek-h800", 2048, 4096, "15360"),
-    Request("deepseek-v3", "dgx-h100", 2048, 4096, "15360"),
+    Request("llama-3.1-405b", "h100-sxm-roce", 16384, seq_len=8192, global_batch="2048"),
+    Request("deepseek-v3", "deepseek-h800", 2048, seq_len=4096, global_batch="15360"),
+    Request("deepseek-v3", "dgx-h100", 2048, seq_len=4096, global_batch="15360"),
 )
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read when numpy is loaded
 GROWTH = tuple(2**power for power in range(6, 18))

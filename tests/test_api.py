@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import planner
-import planner.api
 from planner.answer.compare import Comparison
 from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.answer.size import Sizing
+from planner.ask.option import options_of
+from planner.ask.question import Options
 from planner.ask.request import Request
 from planner.errors import InputError
 from planner.space.axes import RESTRICTABLE
@@ -36,15 +37,17 @@ def test_plan_is_the_verbs() -> None:
     found = planner.plan(
         "llama-3.2-1b", "dgx-h100", gpus=16, set={"pp": 1, "tp": [1, 2]}, assume={"pue": 1.2}, **SMALL
     )
-    asked = Request("llama-3.2-1b", "dgx-h100", 16, 2048, "64", tokens=1e10, restrict={"pp": (1,), "tp": (1, 2)},
-                    assume=("pue=1.2",))  # fmt: skip
+    asked = Request("llama-3.2-1b", "dgx-h100", 16, seq_len=2048, global_batch="64", tokens=1e10,
+                    set={"pp": (1,), "tp": (1, 2)}, assume=("pue=1.2",))  # fmt: skip
     assert isinstance(found, Plan)
     assert same(found, make_plan(asked))
 
 
 def test_estimate_names_one_configuration() -> None:
     found = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={"tp": 2}, **SMALL)
-    asked = Request("llama-3.2-1b", "dgx-h100", 8, 2048, "64", tokens=1e10, restrict={"tp": (2,)})
+    asked = Request(
+        "llama-3.2-1b", "dgx-h100", 8, seq_len=2048, global_batch="64", tokens=1e10, set={"tp": (2,)}
+    )
     assert same(found, make_estimate(asked))
     assert planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={"tp": 3}).verdict is Verdict.ILLEGAL
 
@@ -97,7 +100,7 @@ def test_mistakes_say_what_to_do() -> None:
     with pytest.raises(InputError, match="seq_len"):
         planner.plan("llama-3.2-1b", "dgx-h100", sequence=4096)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="dgx-h100"):
-        planner.compare("llama-3.2-1b", "dgx-h100")
+        planner.compare("llama-3.2-1b", 8)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="days and budget"):
         planner.size("llama-3.2-1b", "dgx-h100", days=3, budget=4, tokens=1e9)
     with pytest.raises(InputError, match="tokens"):
@@ -107,7 +110,7 @@ def test_mistakes_say_what_to_do() -> None:
 def test_types_are_checked_and_paths_are_names(tmp_path: Path) -> None:
     """A wrong type is a mistake like others, not a traceback of the inside."""
     for wrong, words in (
-        ({"seq_len": "8192"}, "seq_len must be a whole number"),
+        ({"seq_len": "long"}, "seq_len must be a whole number"),
         ({"seq_len": True}, "seq_len must be a whole number"),
         ({"headroom": "some"}, "headroom must be a share"),
         ({"mtp": 1}, "mtp must be True or False"),
@@ -134,13 +137,14 @@ def test_the_surface_is_what_is_exported() -> None:
 
 
 def test_signatures_name_every_keyword() -> None:
-    shared = {*planner.api.Question.__annotations__}
+    shared = {*options_of(Options)}
     for function, own in (
-        (planner.plan, {"gpus", "top", "objective", "time_limit", "effort"}), (planner.estimate, {"gpus"}),
-        (planner.compare, {"gpus", "objective"}), (planner.size, {"days", "budget", "min", "max_gpus"}),
+        (planner.plan, {"gpus", "top", "objective", "time_limit", "effort", "borderline"}),
+        (planner.estimate, {"gpus"}),
+        (planner.compare, {"gpus", "objective"}), (planner.size, {"days", "budget", "min", "max_gpus", "spare_nodes"}),
     ):  # fmt: skip
         found = inspect.signature(function).parameters
-        keywords = {name for name, one in found.items() if one.kind is inspect.Parameter.KEYWORD_ONLY}
+        keywords = {*found} - {"model", "cluster", "clusters"}
         assert keywords == own | shared
         assert not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in found.values())
         help_text = pydoc.render_doc(function)
@@ -190,13 +194,13 @@ def test_importing_planner_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, top="3"), "top must be"),
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, top="x"), "top must be"),
         (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, time_limit="x"), "time_limit must be"),
-        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, set="tp=2"), "set must be a mapping"),
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, set=2), "set must be a mapping"),
         (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, tokens=[1]), "tokens must be a number or text"),
         (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, headroom=5), "write 0.05 for 5%"),
         (lambda: planner.compare("gpt2-xl", None, gpus=8), "clusters must be a list"),
-        (lambda: planner.size("gpt2-xl", "dgx-h100", tokens="1T", days="7"), "days must be a number"),
+        (lambda: planner.size("gpt2-xl", "dgx-h100", tokens="1T", days=[7]), "days must be a number"),
     ],
 )
 def test_values_of_another_type_are_named(asked: Callable[[], object], words: str) -> None:
@@ -205,10 +209,10 @@ def test_values_of_another_type_are_named(asked: Callable[[], object], words: st
 
 
 def test_a_share_is_a_number_or_a_percentage_here_and_on_the_command_line() -> None:
-    from planner.cli.options import parse_headroom
+    from planner.ask.readers import SHARE
 
     for text, share in (("10%", 0.1), ("0.1", 0.1), ("0%", 0.0)):
-        assert parse_headroom(text) == pytest.approx(share)
+        assert SHARE.read(text, "--headroom") == pytest.approx(share)
     told = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, headroom="10%", **SMALL)
     assert told.headroom == pytest.approx(0.1)
 

@@ -34,7 +34,7 @@ QUICK = ("empty ends", "uneven chunks", "the head alone", "a folded pipeline", "
 
 
 def _asked(model: str, cluster: str, batch: str, **more: Any) -> tuple[Request, CostModel]:
-    request = Request(model, cluster, None, 2048, batch, **more)
+    request = Request(model, cluster, None, seq_len=2048, global_batch=batch, **more)
     return request, cost_model(resolve(request)[0])
 
 
@@ -140,7 +140,7 @@ def test_the_oracle_finds_what_costing_everything_finds(vpp: tuple[int, ...], sh
     """Of a tiny space, with much and with little memory; and where all pipelines are simulated."""
     restrict = {"pp": (1, 2), "tp": (1,), "zero": (1,), "micro_batch": (2,), "vpp": vpp, "recompute": (0, 2),
                 "recompute_layers": (0, 1, 2), "cuda_graph_impl": (0,), "offload": (0,), "hsdp": (0,)}  # fmt: skip
-    _, costs = _asked("llama-3.2-1b", "1x8 h100 400G-ib", "32", restrict=restrict)
+    _, costs = _asked("llama-3.2-1b", "1x8 h100 400G-ib", "32", set=restrict)
     model = replace(costs.problem.model, layers=costs.problem.model.layers[:5])
     costs = CostModel(replace(costs.problem, model=model), costs.kernels, costs.links)
     space = legal_space(costs.problem, restrict)

@@ -150,7 +150,7 @@ def test_a_batch_that_nobody_named_divides_over_every_size(sizes: tuple[int, ...
 
 
 def test_a_batch_that_nobody_named_suits_the_degrees_that_are() -> None:
-    fixed = Request("llama-3.1-8b", "", seq_len=8192, restrict={"dp": (48,), "micro_batch": (2,)})
+    fixed = Request("llama-3.1-8b", "", seq_len=8192, set={"dp": (48,), "micro_batch": (2,)})
     assert int(hold_batch(fixed, (96, 192))[0].global_batch or 0) % 96 == 0
 
 

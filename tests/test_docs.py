@@ -44,13 +44,20 @@ def test_a_page_shows_what_is_printed(page: Path) -> None:
 
 
 def test_shells_complete_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.cli.options import complete_cluster, complete_model, complete_stack
+    from planner.ask.option import options_of
+    from planner.ask.question import Question
+    from planner.cli.options import completion
 
-    assert "llama-3.1-70b" in complete_model("llama-3.1")
-    assert complete_cluster("dgx-h1") == ["dgx-h100"]
-    assert complete_stack("megatron-2026") == ["megatron-2026"]
-    assert complete_stack("deepspeed") == ["deepspeed", "deepspeed-2025"]
-    assert complete_model("nonsense") == []
+    def completed(option: str, begun: str) -> list[str]:
+        complete = completion(options_of(Question)[option])
+        assert complete is not None
+        return complete(begun)
+
+    assert "llama-3.1-70b" in completed("model", "llama-3.1")
+    assert completed("cluster", "dgx-h1") == ["dgx-h100"]
+    assert completed("stack", "megatron-2026") == ["megatron-2026"]
+    assert completed("stack", "deepspeed") == ["deepspeed", "deepspeed-2025"]
+    assert completed("model", "nonsense") == []
 
 
 def test_the_page_on_own_models_shows_its_example() -> None:

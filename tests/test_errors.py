@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.ask.load_sweep import load_sweep
 from planner.catalog.load_stacks import read_stack
 from planner.errors import DISTRIBUTION, FileInputError, install_hint
 from planner.spec.load_model import load_model
-from planner.spec.load_sweep import load_sweep
 from planner.spec.machine.load_cluster import cluster_specs, load_cluster
 
 OF_A_PROGRAMMER = ("Input should", "valid", "tuple", "dictionary", "instance", "inputs are not")

@@ -16,7 +16,7 @@ NAMED = {"tp": (1,), "pp": (2,), "ep": (8,), "micro_batch": (1,)}
 
 
 def request(**changes: object) -> Request:
-    return Request("Qwen/Qwen3-30B-A3B", "2x8 h100 400G-ib", seq_len=4096, restrict=NAMED, **changes)  # type: ignore[arg-type]
+    return Request("Qwen/Qwen3-30B-A3B", "2x8 h100 400G-ib", seq_len=4096, set=NAMED, **changes)  # type: ignore[arg-type]
 
 
 def write(path: Path, text: str) -> str:

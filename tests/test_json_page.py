@@ -61,7 +61,7 @@ def resolved(path: str) -> dict[str, Any]:
 
 def test_a_log_can_show_more_than_the_peak() -> None:
     """torchtitan logs reserved memory, blocks that are free included: the peak is not all that is in use."""
-    asked = Request("llama-3.1-8b", "dgx-h100", 16, 8192, "64", stack="torchtitan-2024")
+    asked = Request("llama-3.1-8b", "dgx-h100", 16, seq_len=8192, global_batch="64", stack="torchtitan-2024")
     memory = make_estimate(asked).choices[0].memory
     assert memory.logged > memory.peak
     (row,) = re.findall(r"^\| `choices\[\]\.memory\.peak` \|.*$", PAGE, re.MULTILINE)

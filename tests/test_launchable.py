@@ -66,14 +66,14 @@ def test_what_export_refuses_is_said_by_the_plan(
 
 
 def test_a_search_says_so_too() -> None:
-    plan = make_plan(Request(**{**vars(request("mixtral-8x7b", "nanotron-2024")), "restrict": FEW}))
+    plan = make_plan(Request(**{**vars(request("mixtral-8x7b", "nanotron-2024")), "set": FEW}))
     assert plan.found
     assert "experts" in notes(plan)[0]
 
 
 def test_another_release_is_named_where_it_alone_can() -> None:
     asked = request("llama-3.1-8b", "torchtitan-2026+enable-fsdp-float8-all-gather", precision="fp8_cs")
-    (note,) = notes(make_estimate(Request(**{**vars(asked), "restrict": {"zero": (3,)}})))
+    (note,) = notes(make_estimate(Request(**{**vars(asked), "set": {"zero": (3,)}})))
     assert "torchtitan 0.2.2" in note
     assert "not 0.3.0" in note
 
@@ -81,7 +81,7 @@ def test_another_release_is_named_where_it_alone_can() -> None:
 def test_nothing_is_said_where_there_is_nothing_to_launch() -> None:
     """A framework whose files planner does not write, and an illegal configuration."""
     for stack, degrees in (("hai-llm-2024", {}), ("nanotron-2024", {"tp": (3,)})):
-        asked = Request(**{**vars(request("llama-3.1-8b", stack)), "restrict": degrees})
+        asked = Request(**{**vars(request("llama-3.1-8b", stack)), "set": degrees})
         assert not notes(make_estimate(asked))
 
 
@@ -125,8 +125,8 @@ def test_a_stack_that_is_not_known_is_not_left_out(tmp_path: Path) -> None:
 )
 def test_a_layout_changed_by_hand_is_refused(change: dict[str, object], tmp_path: Path) -> None:
     """Some verbs would follow it and others the split."""
-    asked = Request(**{**vars(request("llama-3.1-8b", "megatron-2026")), "restrict": {"pp": (2,)}})
-    plan = make_estimate(replace(asked, layout="Et*15|t*17L"))
+    asked = Request(**{**vars(request("llama-3.1-8b", "megatron-2026")), "set": {"pp": (2,)}})
+    plan = make_estimate(replace(asked, set={"pp": (2,), "layout": "Et*15|t*17L"}))
     assert render_plan(edited(plan, tmp_path / "plan.json"), "megatron", 0, None)
     with pytest.raises(InputError, match="layout, layers_per_stage and split of a plan must say the same"):
         planned_model(load_plan(edited(plan, tmp_path / "plan.json", choice=change)))

@@ -13,9 +13,7 @@ from planner.report.nearest import figures, settings_sentence
 from planner.space.restriction import parse_restriction
 from planner.spec.planfile import NearestRun
 
-ASKED = Request(
-    "llama-3.1-8b", "1x8 h100", seq_len=8192, global_batch="64", restrict=parse_restriction(["tp=2"])
-)
+ASKED = Request("llama-3.1-8b", "1x8 h100", seq_len=8192, global_batch="64", set=parse_restriction(["tp=2"]))
 
 
 def nearest(request: Request) -> NearestRun | None:

@@ -10,6 +10,7 @@ import pytest
 from planner.answer.compare import compare_clusters
 from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
+from planner.ask.question import Question
 from planner.ask.request import Request, resolve
 from planner.cli import check
 from planner.cli.explain import explain_plan
@@ -28,7 +29,7 @@ NAMED = [
     "cuda_graph_impl=none",
 ]  # fmt: skip
 ASKED = Request(
-    "llama-3.2-1b", CLUSTER, seq_len=4096, global_batch="32", restrict=parse_restriction(NAMED), front=False,
+    "llama-3.2-1b", CLUSTER, seq_len=4096, global_batch="32", set=parse_restriction(NAMED), front=False,
     seek_batch=False,
 )  # fmt: skip
 # of the peak: what may be used of the device
@@ -70,9 +71,10 @@ def test_verbs_agree(
         changes = explain_plan(plan, why_not="micro_batch=1").facts["why_not"]["as_planned"]
         assert changes["memory_verdict"] == verdict
 
-    monkeypatch.setattr(check, "HEADROOM", question.headroom)
     save_plan(named, tmp_path / "plan.json")
     files = render_plan(tmp_path / "plan.json", "megatron", 0, None)
     texts = {name: text for name, text in files.items() if name.endswith(".sh")}
-    read = check.check_files(texts, CLUSTER, None, None, None, None, 4096, 32)
+    read = check.check_files(
+        texts, Question("", CLUSTER, seq_len=4096, global_batch=32, headroom=question.headroom)
+    )
     assert read["verdict"] == verdict

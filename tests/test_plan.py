@@ -33,7 +33,9 @@ from planner.units import parse_count
 from tests.problems import pins_of
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
-LLAMA_405B = Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048", tokens=15.6e12)
+LLAMA_405B = Request(
+    "llama-3.1-405b", "h100-sxm-roce", 16384, seq_len=8192, global_batch="2048", tokens=15.6e12
+)
 AS_NAMED = (ALL,)  # without what a search turns on by itself
 META = {"tp": (8,), "pp": (16,), "vpp": (8,), "sp": (1,), "zero": (1,)}  # dp 128, arXiv 2407.21783, table 4
 
@@ -61,10 +63,10 @@ def config_of(plan: Plan, index: int = 0) -> ParallelConfig:
 def test_a_ring_that_nothing_runs_is_refused(
     asked: dict[str, str], given: tuple[int, ...], taken: str
 ) -> None:
-    request = replace(SMALL, **asked, restrict={"cp": (2,), "cp_kind": given})
+    request = replace(SMALL, **asked, set={"cp": (2,), "cp_kind": given})
     with pytest.raises(InputError, match=f"must be {taken}\n.*p2p"):
         resolve(request)
-    resolve(replace(request, restrict={"cp": (2,), "cp_kind": (0, 1, 2)}))  # all there are: without the ring
+    resolve(replace(request, set={"cp": (2,), "cp_kind": (0, 1, 2)}))  # all there are: without the ring
 
 
 def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
@@ -86,7 +88,7 @@ def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
 def test_a_plan_says_what_is_exchanged_by(
     asked: dict[str, str], given: dict[str, tuple[int, ...]], says: str | None
 ) -> None:
-    plan = make_plan(replace(SMALL, **asked, restrict=given))
+    plan = make_plan(replace(SMALL, **asked, set=given))
     configs = [choice.config for choice in plan.choices] + [point.config for point in plan.pareto]
     assert {config.cp_comm_type for config in configs} == {says}
     older = plan.choices[0].config.model_dump(exclude={"cp_comm_type"})
@@ -139,7 +141,7 @@ def test_a_405b_model_on_16384_devices() -> None:
 
 
 def test_a_configuration_like_metas_is_no_faster_than_the_best() -> None:
-    named = make_estimate(replace(LLAMA_405B, restrict=META)).choices[0]
+    named = make_estimate(replace(LLAMA_405B, set=META)).choices[0]
     assert named.config.dp == 128
     assert sorted(named.layers_per_stage) == [7, 7, *[8] * 14]  # first and last stage one layer less
     assert 0.3 < named.mfu < 0.5  # the paper reports 38 to 43 %
@@ -147,9 +149,7 @@ def test_a_configuration_like_metas_is_no_faster_than_the_best() -> None:
 
 
 def test_a_mixture_of_experts_on_one_shorthand() -> None:
-    named = make_estimate(
-        Request("Qwen/Qwen3-30B-A3B", "4x8 h100 400G-ib", restrict={"tp": (1,), "ep": (8,)})
-    )
+    named = make_estimate(Request("Qwen/Qwen3-30B-A3B", "4x8 h100 400G-ib", set={"tp": (1,), "ep": (8,)}))
     assert named.verdict in (Verdict.FOUND, Verdict.DOES_NOT_FIT)
     assert named.choices[0].config.ep == 8
 
@@ -197,9 +197,7 @@ def test_the_front_takes_what_the_list_takes(small_plan: Plan) -> None:
 
 def test_an_estimate_of_the_best_says_what_the_plan_said(small_plan: Plan) -> None:
     best = small_plan.choices[0]
-    named = make_estimate(replace(SMALL, restrict=pins_of(config_of(small_plan)), stack=best.stack)).choices[
-        0
-    ]
+    named = make_estimate(replace(SMALL, set=pins_of(config_of(small_plan)), stack=best.stack)).choices[0]
     if (
         best.split and best.split.own_step_time != best.step_time
     ):  # an estimate deals layers as the stack does
@@ -279,7 +277,7 @@ def test_the_next_node_is_among_the_sizes_tried_far_from_one_that_fits() -> None
 def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configuration() -> None:
     pins = {"cp": (1,), "tp": (1,), "pp": (4,), "dp": (2,)}
     request = Request(
-        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", restrict=pins, without=AS_NAMED
+        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", set=pins, without=AS_NAMED
     )
     said = make_plan(request).smallest_change.split("sequences of ")[1]
     length = int(said.split(" tokens")[0].replace(",", ""))
@@ -292,14 +290,14 @@ def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configurat
 def test_a_layout_is_found_where_none_of_the_stacks_own_fits() -> None:
     """The last stage holds the head, and has no room for a layer beside it."""
     pins = {"cp": (1,), "tp": (1,), "pp": (4,), "dp": (2,)}
-    request = Request("llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", restrict=pins)
+    request = Request("llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", set=pins)
     best = make_plan(request).choices[0]
     assert best.split is not None
     assert best.split.own_step_time is None
     pins = pins_of(best.config.parallel())
-    own = make_estimate(replace(request, stack=best.stack, restrict=pins))
+    own = make_estimate(replace(request, stack=best.stack, set=pins))
     assert own.verdict is Verdict.DOES_NOT_FIT
-    stated = make_estimate(replace(request, stack=best.stack, restrict=pins, layout=best.layout))
+    stated = make_estimate(replace(request, stack=best.stack, set={**pins, "layout": best.layout}))
     assert stated.choices[0].step_time == best.step_time
     assert stated.choices[0].memory == best.memory
 
@@ -307,7 +305,7 @@ def test_a_layout_is_found_where_none_of_the_stacks_own_fits() -> None:
 def test_where_lengths_differ_the_sequence_named_is_the_longest_of_them() -> None:
     pins = {"cp": (1,), "tp": (1,), "pp": (4,), "dp": (2,)}
     request = Request(
-        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", mean_len=500.0, restrict=pins,
+        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", mean_len=500.0, set=pins,
         without=AS_NAMED,
     )  # fmt: skip
     assert "sequences of at most " in make_plan(request).smallest_change
@@ -342,8 +340,8 @@ def test_where_nothing_fits_offloading_is_among_what_would() -> None:
     tight = make_plan(tuning)
     assert tight.verdict is Verdict.NOTHING_FITS
     assert "this would fit: --set offload=optimizer (" in tight.smallest_change
-    assert make_plan(replace(tuning, restrict={"offload": (1,)})).found
-    pinned = make_plan(replace(tuning, restrict={"offload": (0,)}))
+    assert make_plan(replace(tuning, set={"offload": (1,)})).found
+    pinned = make_plan(replace(tuning, set={"offload": (0,)}))
     assert "this would fit: leave offload free" not in pinned.smallest_change
     assert "not tried: more devices than the cluster has, adapters" in pinned.smallest_change
 
@@ -358,7 +356,15 @@ def test_a_time_limit_hands_over_what_there_is() -> None:
     full = make_plan(SMALL).choices[0].step_time
     assert proof.bound <= full * (1 + 1e-9), "layouts that nobody looked at are in it"
     tight = make_plan(
-        Request("llama-3.1-70b", "h100-sxm-roce", 8, 8192, "64", time_limit=1e-6, without=AS_NAMED)
+        Request(
+            "llama-3.1-70b",
+            "h100-sxm-roce",
+            8,
+            seq_len=8192,
+            global_batch="64",
+            time_limit=1e-6,
+            without=AS_NAMED,
+        )
     )
     assert tight.verdict is Verdict.NOTHING_FITS
     assert "were not tried: no time was left" in tight.smallest_change
@@ -397,11 +403,11 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
         "llama-3.2-1b",
         "dgx-a100",
         64,
-        16384,
-        "128",
+        seq_len=16384,
+        global_batch="128",
         stack="torchtitan-2026",
         top=4,
-        restrict={"zero": (2, 3)},
+        set={"zero": (2, 3)},
     )
     plan = make_plan(request)
     configs = [choice.config for choice in plan.choices]
@@ -414,7 +420,7 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
     assert "only in vpp or hsdp (the fastest) or in CUDA graphs without a gain" in once_sentence(plan.search)
 
     both = (int(CudaGraphs.NONE), int(CudaGraphs.FULL_ITERATION))
-    asked = make_plan(replace(request, restrict={**request.restrict, "cuda_graph_impl": both}))
+    asked = make_plan(replace(request, set={**request.restrict, "cuda_graph_impl": both}))
     assert [c.config.cuda_graphs.by for c in asked.choices[:2]] == [
         CudaGraphs(one).label for one in both[::-1]
     ]
@@ -427,10 +433,10 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
 
 def test_what_is_exchanged_by_and_recomputed_is_searched() -> None:
     """A plan is as fast as the fastest of those with the exchange, the modules and the shards named."""
-    long = Request("llama-3.1-8b", "dgx-a100", 8, 16384, "64", top=1, without=AS_NAMED)
+    long = Request("llama-3.1-8b", "dgx-a100", 8, seq_len=16384, global_batch="64", top=1, without=AS_NAMED)
     free = make_plan(long).choices[0]
     alone = [
-        make_plan(replace(long, restrict=restrict)).choices[0].step_time
+        make_plan(replace(long, set=restrict)).choices[0].step_time
         for restrict in (
             {"cp_kind": (0,)}, {"cp_kind": (1,)}, {"recompute": (0,)}, {"recompute": (2,)}, {"recompute_modules": (4,)},
         )
@@ -443,7 +449,7 @@ def test_what_is_exchanged_by_and_recomputed_is_searched() -> None:
     )
     groups, whole = (
         make_plan(sharded).choices[0],
-        make_plan(replace(sharded, restrict={"hsdp": (0,)})).choices[0],
+        make_plan(replace(sharded, set={"hsdp": (0,)})).choices[0],
     )
     assert groups.config.hsdp
     assert groups.step_time < whole.step_time
@@ -452,9 +458,7 @@ def test_what_is_exchanged_by_and_recomputed_is_searched() -> None:
 def test_only_what_is_listed_once_is_said_to_be(small_plan: Plan) -> None:
     assert small_plan.search.once == ("vpp", "cp_kind", "cuda_graph_impl")
     assert make_plan(replace(SMALL, without=AS_NAMED)).search.once == ("vpp", "cp_kind")
-    assert not make_plan(
-        replace(SMALL, restrict={"vpp": (1, 2), "cp_kind": (0, 2)}, without=AS_NAMED)
-    ).search.once
+    assert not make_plan(replace(SMALL, set={"vpp": (1, 2), "cp_kind": (0, 2)}, without=AS_NAMED)).search.once
     assert not once_sentence(make_plan(replace(SMALL, objective="headroom")).search)
 
 
@@ -479,19 +483,19 @@ def test_nothing_fits_is_an_answer_with_the_nearest() -> None:
 
 
 def test_nothing_legal_is_an_answer_with_the_rules() -> None:
-    plan = make_plan(replace(SMALL, restrict={"tp": (3,)}))
+    plan = make_plan(replace(SMALL, set={"tp": (3,)}))
     assert plan.verdict is Verdict.NOTHING_LEGAL
     assert plan.search.removed
     assert "tp=" in plan.smallest_change
 
 
 def test_contradicting_pins_are_nothing_legal() -> None:
-    plan = make_plan(replace(SMALL, restrict={"recompute": (2,), "recompute_layers": (0,)}))
+    plan = make_plan(replace(SMALL, set={"recompute": (2,), "recompute_layers": (0,)}))
     assert plan.verdict is Verdict.NOTHING_LEGAL
 
 
 def test_an_illegal_estimate_names_the_rule_and_the_nearest() -> None:
-    plan = make_estimate(replace(SMALL, restrict={"tp": (3,)}))
+    plan = make_estimate(replace(SMALL, set={"tp": (3,)}))
     assert plan.verdict is Verdict.ILLEGAL
     assert {"world-size", "heads-tp"} <= {broken.rule for broken in plan.violations}
     assert plan.nearest is not None
@@ -506,7 +510,7 @@ def test_an_illegal_estimate_names_the_rule_and_the_nearest() -> None:
 
 
 def test_an_estimate_that_does_not_fit_names_one_that_does() -> None:
-    plan = make_estimate(replace(SMALL, restrict={"zero": (0,), "micro_batch": (4,)}))
+    plan = make_estimate(replace(SMALL, set={"zero": (0,), "micro_batch": (4,)}))
     assert plan.verdict is Verdict.DOES_NOT_FIT
     assert plan.choices[0].memory.peak > plan.choices[0].memory.limit
     assert plan.nearest is not None
@@ -526,7 +530,7 @@ def test_an_estimate_that_does_not_fit_names_one_that_does() -> None:
     ],
 )
 def test_forms_of_the_global_batch(text: str | None, seq_len: int, sequences: int) -> None:
-    request = Request("llama-3.1-8b", "h100-sxm-80g", 512, seq_len, text)
+    request = Request("llama-3.1-8b", "h100-sxm-80g", 512, seq_len=seq_len, global_batch=text)
     if text is not None and seq_len == 8192 and text.lower() == "16mtok":
         request = replace(request, cluster="h100-sxm-roce", gpus=16384)
     problem, assumed = resolve(request)
@@ -553,14 +557,14 @@ def test_forms_of_the_global_batch(text: str | None, seq_len: int, sequences: in
 def test_a_default_batch_suits_the_devices_and_the_named_degrees(
     gpus: int, named: dict[str, tuple[int, ...]], sequences: int
 ) -> None:
-    request = Request("llama-3.1-8b", "h100-sxm-80g", gpus, 8192, restrict=named)
+    request = Request("llama-3.1-8b", "h100-sxm-80g", gpus, seq_len=8192, set=named)
     assert resolve(request)[0].job.global_batch == sequences
     given = replace(request, global_batch="16Mtok")
     assert resolve(given)[0].job.global_batch != sequences  # what is asked for in tokens is kept
 
 
 def test_an_estimate_of_many_replicas_has_a_batch_for_them() -> None:
-    request = Request("llama-3.1-8b", "h100-sxm-80g", 1152, 8192, restrict={"tp": (2,)})
+    request = Request("llama-3.1-8b", "h100-sxm-80g", 1152, seq_len=8192, set={"tp": (2,)})
     plan = make_estimate(request)
     assert plan.verdict is Verdict.FOUND, plan.headline
     assert plan.subject.job.global_batch == 576
@@ -590,8 +594,8 @@ def test_what_is_named_is_not_assumed() -> None:
 BAD_REQUESTS: tuple[dict[str, Any], ...] = (
     {"headroom": 1.0}, {"headroom": -0.1}, {"top": 0}, {"seq_len": 0}, {"seq_len": 2**31}, {"objective": "speed"},
     {"precision": "bf17"}, {"optimizer": "adam"}, {"stack": "megatron-1999"}, {"stack": "vtrain-2024"},
-    {"model": "llama-9"}, {"cluster": "h1000"}, {"tokens": -1.0}, {"gpus": 0}, {"restrict": {"zero": (4,)}},
-    {"restrict": {"unknown": (1,)}},
+    {"model": "llama-9"}, {"cluster": "h1000"}, {"tokens": -1.0}, {"gpus": 0}, {"set": {"zero": (4,)}},
+    {"set": {"unknown": (1,)}},
 )  # fmt: skip
 
 
@@ -605,7 +609,7 @@ def test_a_bad_request_is_refused_in_words(change: dict[str, Any]) -> None:
 
 def test_an_estimate_needs_one_value_of_an_axis() -> None:
     with pytest.raises(InputError, match="one value"):
-        make_estimate(replace(SMALL, restrict={"tp": (2, 4)}))
+        make_estimate(replace(SMALL, set={"tp": (2, 4)}))
 
 
 def test_axes_left_out_are_neutral_and_said() -> None:
@@ -649,13 +653,13 @@ def test_where_the_batch_is_held_only_what_would_fit_is_sought() -> None:
 
 def test_tensor_parallelism_across_nodes_comes_with_a_larger_batch() -> None:
     pins = {"pp": (1,), "cp": (1,)}
-    few = make_plan(replace(SMALL, gpus=16, global_batch="1", restrict=pins))
+    few = make_plan(replace(SMALL, gpus=16, global_batch="1", set=pins))
     assert few.choices[0].config.tp == 16
     assert "a global batch of 2 sequences (of 1, tp 16 has to cross" in few.smallest_change
 
 
 def test_nothing_is_refused_for_a_batch_that_nobody_named() -> None:
-    plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, restrict={"tp": (8,), "cp": (1,)}))
+    plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, set={"tp": (8,), "cp": (1,)}))
     assert plan.choices[0].config.dp == 1009
     assert any("global batch 1,009 sequences" in said and "legal here" in said for said in plan.assumptions)
     named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, global_batch="512"))
@@ -664,9 +668,9 @@ def test_nothing_is_refused_for_a_batch_that_nobody_named() -> None:
 
 def test_few_tokens_a_device_come_with_the_batch_of_a_large_run() -> None:
     pins = {"tp": (8,), "pp": (1,), "zero": (1,)}
-    plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, restrict=pins))
+    plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, set=pins))
     assert "a global batch of 2048 sequences, 1,024 tokens a device (512 have 256)" in plan.smallest_change
-    named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, global_batch="512", restrict=pins))
+    named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, global_batch="512", set=pins))
     assert "tokens a device" not in named.smallest_change
     assert not named.notes
     assert named.choices == plan.choices
@@ -674,7 +678,7 @@ def test_few_tokens_a_device_come_with_the_batch_of_a_large_run() -> None:
 
 def test_an_assumed_batch_that_is_much_slower_is_said_at_the_head() -> None:
     pins = {"tp": (8,), "pp": (1,), "zero": (1,), "cp": (4,), "recompute": (0,)}
-    large = Request("llama-3.1-8b", "dgx-h100", gpus=16384, restrict=pins, top=1)
+    large = Request("llama-3.1-8b", "dgx-h100", gpus=16384, set=pins, top=1)
     plan = make_plan(large)
     assert plan.subject.job.global_batch == 512  # still about 4M tokens
     (note,) = plan.notes
@@ -705,7 +709,7 @@ def test_a_device_without_bf16_trains_in_fp16_and_says_so() -> None:
 
 def test_contradictory_recomputation_is_refused() -> None:
     with pytest.raises(InputError, match="recompute_layers"):
-        make_estimate(replace(SMALL, restrict={"recompute": (0,), "recompute_layers": (5,)}))
+        make_estimate(replace(SMALL, set={"recompute": (0,), "recompute_layers": (5,)}))
 
 
 def test_bands_are_wide_where_nothing_was_measured() -> None:
@@ -726,7 +730,7 @@ def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fit
 def test_devices_with_a_library_of_their_own_are_told_that_collectives_are_nccls() -> None:
     axes = {"tp": (1,)}
     said = [
-        make_estimate(Request("gpt2", machine, restrict=axes)).confidence.explanation
+        make_estimate(Request("gpt2", machine, set=axes)).confidence.explanation
         for machine in ("2x8 mi300x 400G-ib", "2x8 h100 400G-ib")
     ]
     assert ["as NCCL does" in text for text in said] == [True, False]
@@ -734,10 +738,10 @@ def test_devices_with_a_library_of_their_own_are_told_that_collectives_are_nccls
 
 def test_what_the_headroom_reserves_does_not_fit() -> None:
     pins = {"tp": (2,), "pp": (2,)}
-    free = make_estimate(replace(SMALL, restrict=pins, headroom=0.0)).choices[0].memory
+    free = make_estimate(replace(SMALL, set=pins, headroom=0.0)).choices[0].memory
     assert free.verdict == "fits"
     capacity = free.limit
-    reserved = make_estimate(replace(SMALL, restrict=pins, headroom=1 - 0.9 * free.peak / capacity))
+    reserved = make_estimate(replace(SMALL, set=pins, headroom=1 - 0.9 * free.peak / capacity))
     assert reserved.verdict is Verdict.DOES_NOT_FIT
     assert reserved.choices[0].memory.verdict == "does_not_fit"
 
@@ -749,7 +753,7 @@ def _unsure(name: str) -> Stack:
 
 def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.ask.request.stack_to_plan", _unsure)
-    request = Request("llama-3.1-8b", "dgx-h100", 8, 8192, "64", top=3, without=AS_NAMED)
+    request = Request("llama-3.1-8b", "dgx-h100", 8, seq_len=8192, global_batch="64", top=3, without=AS_NAMED)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     assert sure.choices[0].memory.verdict is MemoryVerdict.FITS
     assert bold.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
@@ -760,7 +764,7 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_gain_within_the_scatter_of_runs_is_not_worth_the_risk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.ask.request.stack_to_plan", _unsure)
-    request = Request("llama-3.1-8b", "dgx-h100", 8, 8192, "64", top=3, without=AS_NAMED)
+    request = Request("llama-3.1-8b", "dgx-h100", 8, seq_len=8192, global_batch="64", top=3, without=AS_NAMED)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     gain = sure.choices[0].step_time / bold.choices[0].step_time - 1
     assert gain > 0.02
@@ -775,7 +779,9 @@ def test_a_gain_within_the_scatter_of_runs_is_not_worth_the_risk(monkeypatch: py
 
 def test_fp32_runs_in_fp32_where_there_is_no_tf32() -> None:
     pins = {"tp": (8,), "pp": (1,)}
-    question = Request("llama-3.2-1b", "v100-sxm2-32g", 8, 1024, "8", precision="fp32", restrict=pins)
+    question = Request(
+        "llama-3.2-1b", "v100-sxm2-32g", 8, seq_len=1024, global_batch="8", precision="fp32", set=pins
+    )
     slow = make_estimate(question)
     fast = make_estimate(replace(question, cluster="1x8 a100"))
     assert slow.choices[0].peak_flops == pytest.approx(15.7e12)
@@ -784,7 +790,7 @@ def test_fp32_runs_in_fp32_where_there_is_no_tf32() -> None:
 
 
 def test_prediction_modules_that_a_model_lacks_are_refused() -> None:
-    request = Request("llama-3.1-8b", "1x8 h100", with_mtp=True)
+    request = Request("llama-3.1-8b", "1x8 h100", mtp=True)
     with pytest.raises(InputError, match="--mtp needs a model with MTP modules"):
         resolve(request)
     assert resolve(replace(request, model="deepseek-v3"))[0].model.mtp_layers
@@ -810,13 +816,17 @@ def test_what_is_not_modelled_is_of_the_job(
 
 
 def test_pipelines_that_need_a_program_of_ones_own_are_tried_unless_left_out() -> None:
-    request = Request("llama-3.1-8b", "1x8 h100", 8, 4096, "64", stack="deepspeed-2025", top=3)
+    request = Request(
+        "llama-3.1-8b", "1x8 h100", 8, seq_len=4096, global_batch="64", stack="deepspeed-2025", top=3
+    )
     assert {choice.config.pp for choice in make_plan(replace(request, without=("pipelines",))).choices} == {1}
-    asked = make_plan(replace(request, restrict={"pp": (2,)}, without=AS_NAMED))
+    asked = make_plan(replace(request, set={"pp": (2,)}, without=AS_NAMED))
     assert {choice.config.pp for choice in asked.choices} == {2}
     # 1.2B parameters on cards of 24 GB whose ranks must not share states: only stages make them fit
-    tight = Request("llama-3.2-1b", "1x4 rtx4090 100G-ib", 4, 4096, "64", stack="deepspeed-2025")
-    tight = replace(tight, restrict={"zero": (0,), "tp": (1,)})
+    tight = Request(
+        "llama-3.2-1b", "1x4 rtx4090 100G-ib", 4, seq_len=4096, global_batch="64", stack="deepspeed-2025"
+    )
+    tight = replace(tight, set={"zero": (0,), "tp": (1,)})
     taken = make_plan(tight).choices[0]
     assert taken.config.pp > 1
     assert taken.memory.verdict is MemoryVerdict.FITS

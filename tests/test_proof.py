@@ -27,24 +27,24 @@ from planner.spec.verdict import MemoryRoom
 Floats = NDArray[np.float64]
 SMALL = "llama-3.2-3b"
 ASKED: dict[str, tuple[str, str, int, int, str, dict[str, Any]]] = {
-    "interleaved": (SMALL, "2x8 h100 400G-ib", 16, 1024, "16", {"restrict": {"pp": (2, 4, 8), "zero": (1,)}}),
-    "few micro-batches": (SMALL, "2x8 a100 200G-ib", 16, 4096, "8", {"restrict": {"tp": (2, 4), "zero": (0,)}}),
-    "uneven": ("gemma-3-4b", "aws-p4d", 16, 4096, "8", {"stack": "megatron-2022", "restrict": {"pp": (2, 4, 8)}}),
-    "twenty-five": (SMALL, "1x8 h100 400G-ib", 8, 8192, "24", {"top": 25, "restrict": {"zero": (1,)}}),
-    "messages": ("gemma-3-4b", "aws-p4d", 16, 4096, "32", {"restrict": {"tp": (8,), "pp": (2,)}, "top": 3}),
-    "zero bubble": (SMALL, "1x8 h100 400G-ib", 8, 4096, "16", {"stack": "hai-llm-2024", "restrict": {"pp": (2, 4)}}),
+    "interleaved": (SMALL, "2x8 h100 400G-ib", 16, 1024, "16", {"set": {"pp": (2, 4, 8), "zero": (1,)}}),
+    "few micro-batches": (SMALL, "2x8 a100 200G-ib", 16, 4096, "8", {"set": {"tp": (2, 4), "zero": (0,)}}),
+    "uneven": ("gemma-3-4b", "aws-p4d", 16, 4096, "8", {"stack": "megatron-2022", "set": {"pp": (2, 4, 8)}}),
+    "twenty-five": (SMALL, "1x8 h100 400G-ib", 8, 8192, "24", {"top": 25, "set": {"zero": (1,)}}),
+    "messages": ("gemma-3-4b", "aws-p4d", 16, 4096, "32", {"set": {"tp": (8,), "pp": (2,)}, "top": 3}),
+    "zero bubble": (SMALL, "1x8 h100 400G-ib", 8, 4096, "16", {"stack": "hai-llm-2024", "set": {"pp": (2, 4)}}),
     "any schedule": (
         "llama-3.1-8b", "2x8 a100 200G-ib", 16, 2048, "32",
-        {"stack": "torchtitan-2026-eager", "restrict": {"zero": (3,), "pp": (2, 4, 8)}},
+        {"stack": "torchtitan-2026-eager", "set": {"zero": (3,), "pp": (2, 4, 8)}},
     ),
     "a split that cannot be told": ("llama-3.1-8b", "2x8 h100 400G-ib", 16, 4096, "64", {"stack": "deepspeed-2025"}),
     "experts": (
         "qwen3-30b-a3b", "4x8 h100 400G-ib", 32, 4096, "64",
-        {"restrict": {"tp": (1, 2), "pp": (2, 4), "zero": (1,), "cp": (1,), "etp": (1,)}},
+        {"set": {"tp": (1, 2), "pp": (2, 4), "zero": (1,), "cp": (1,), "etp": (1,)}},
     ),
-    "borderline": (SMALL, "1x8 rtx4090 100G-ib", 8, 2048, "16", {"borderline": True, "restrict": {"zero": (1, 2)}}),
-    "little room": (SMALL, "1x8 rtx4090 100G-ib", 8, 2048, "16", {"headroom": 0.3, "restrict": {"zero": (1, 2)}}),
-    "nothing fits": ("qwen3-30b-a3b", "1x8 rtx4090 100G-ib", 8, 2048, "16", {"restrict": {"zero": (0,), "pp": (2, 4)}}),
+    "borderline": (SMALL, "1x8 rtx4090 100G-ib", 8, 2048, "16", {"borderline": True, "set": {"zero": (1, 2)}}),
+    "little room": (SMALL, "1x8 rtx4090 100G-ib", 8, 2048, "16", {"headroom": 0.3, "set": {"zero": (1, 2)}}),
+    "nothing fits": ("qwen3-30b-a3b", "1x8 rtx4090 100G-ib", 8, 2048, "16", {"set": {"zero": (0,), "pp": (2, 4)}}),
 }  # fmt: skip
 
 # whose bounds over every layout are not tight yet
@@ -68,8 +68,9 @@ Asked = tuple[Request, Plan, Everything]
 
 @pytest.fixture(scope="module", params=ASKED)
 def asked(request: pytest.FixtureRequest) -> Asked:
-    *subject, options = ASKED[request.param]
-    question = replace(Request(*subject, seek_batch=False, front=False, without=(ALL,)), **options)
+    model, cluster, gpus, seq_len, batch, options = ASKED[request.param]
+    question = Request(model, cluster, gpus, seq_len=seq_len, global_batch=batch, without=(ALL,))
+    question = replace(question, seek_batch=False, front=False, **options)
     problem, _ = resolve(question)
     space = enumerate_configs(problem, rules_for(problem.stack), question.restrict)
     model = cost_model(problem)

@@ -174,7 +174,7 @@ def test_its_place_has_a_name(plan: Plan) -> None:
 
 
 def test_other_answers_recommend_what_they_have() -> None:
-    named = replace(ASKED, restrict=parse_restriction(["tp=1", "pp=1"]))
+    named = replace(ASKED, set=parse_restriction(["tp=1", "pp=1"]))
     fits, too_large = make_estimate(named), make_estimate(replace(named, headroom=0.9))
     assert (fits.recommended, too_large.recommended) == (0, None)
     assert make_plan(replace(named, headroom=0.99)).recommended is None
@@ -188,6 +188,6 @@ def test_what_is_recommended_is_what_was_asked_for() -> None:
     free = make_plan(few)
     assert free.recommended is not None
     assert free.choices[free.recommended].config.cuda_graphs.by == "none"
-    pinned = replace(few, restrict=parse_restriction(["cuda_graph_impl=full_iteration"]))
+    pinned = replace(few, set=parse_restriction(["cuda_graph_impl=full_iteration"]))
     kept = make_plan(pinned)
     assert {choice.config.cuda_graphs.by for choice in kept.choices} == {"full_iteration"}

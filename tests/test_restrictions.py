@@ -44,22 +44,25 @@ def test_no_other_restriction_is_faster(number: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "restriction"),
     [
-        pytest.param(Request("llama-3.2-3b", "1x8 rtx4090 25G-eth", 8, 2048, "64", stack="deepspeed-2025"),
+        pytest.param(Request("llama-3.2-3b", "1x8 rtx4090 25G-eth", 8, seq_len=2048, global_batch="64",
+                             stack="deepspeed-2025"),
                      "pp=1,2,4,8", id="pipelines that are not tried"),
-        pytest.param(Request("llama-3.2-3b", NODE, 8, 8192, "64"), "offload=none,optimizer", id="offload"),
-        pytest.param(Request("llama-3.2-1b", NODE, 8, 4096, "64", restrict={"pp": (8,)}), "vpp=1", id="chunks"),
+        pytest.param(Request("llama-3.2-3b", NODE, 8, seq_len=8192, global_batch="64"),
+                     "offload=none,optimizer", id="offload"),
+        pytest.param(Request("llama-3.2-1b", NODE, 8, seq_len=4096, global_batch="64", set={"pp": (8,)}),
+                     "vpp=1", id="chunks"),
     ],
 )  # fmt: skip
 def test_a_restriction_of_before_is_not_faster(asked: Request, restriction: str) -> None:
     asked = replace(asked, seek_batch=False, front=False)
-    narrower = replace(asked, restrict={**asked.restrict, **parse_restriction([restriction])})
+    narrower = replace(asked, set={**asked.restrict, **parse_restriction([restriction])})
     assert wrong(make_plan(asked), make_plan(narrower))[0] == ""
 
 
 def test_what_is_slower_than_with_a_restriction_is_wrong() -> None:
     """The judge itself: the answer of a restricted question stands in for a wider one's."""
-    asked = Request("llama-3.2-1b", NODE, 8, 4096, "64", seek_batch=False, front=False)
-    free, pinned = make_plan(asked), make_plan(replace(asked, restrict={"tp": (8,)}))
+    asked = Request("llama-3.2-1b", NODE, 8, seq_len=4096, global_batch="64", seek_batch=False, front=False)
+    free, pinned = make_plan(asked), make_plan(replace(asked, set={"tp": (8,)}))
     assert wrong(free, pinned) == (
         "",
         pytest.approx(free.choices[0].step_time / pinned.choices[0].step_time - 1),

@@ -19,7 +19,7 @@ SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="
 
 @pytest.fixture(scope="module")
 def small_plan() -> Plan:
-    plan = make_estimate(replace(SMALL, restrict={"tp": (2,), "pp": (1,)}))
+    plan = make_estimate(replace(SMALL, set={"tp": (2,), "pp": (1,)}))
     return plan.model_copy(update={"smallest_change": ""})
 
 

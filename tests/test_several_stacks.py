@@ -29,7 +29,7 @@ runner = CliRunner()
 ASKED = Request(
     "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=4096, global_batch="64", top=30,
     stack="megatron-2026,torchtitan-2026",
-    restrict={"tp": (1, 2), "pp": (2, 4), "cp": (1,)}, front=False,
+    set={"tp": (1, 2), "pp": (2, 4), "cp": (1,)}, front=False,
 )  # fmt: skip
 SEARCHED = replace(ASKED, without=(ALL,))  # whose list holds both
 
@@ -110,7 +110,7 @@ def test_the_answer_says_which_wins_by_how_much(plan: Plan) -> None:
 
 
 def test_a_file_without_stacks_of_choices_means_the_subjects(tmp_path: Path) -> None:
-    asked = replace(ASKED, stack="torchtitan-2026", restrict={"tp": (2,)})
+    asked = replace(ASKED, stack="torchtitan-2026", set={"tp": (2,)})
     document = json.loads(make_estimate(asked).model_dump_json())
     del document["choices"][0]["stack"]
     (tmp_path / "old.json").write_text(json.dumps(document))
@@ -161,9 +161,8 @@ def test_any_is_the_newest_of_every_family() -> None:
 
 def test_names_to_leave_out_are_taken_everywhere(tmp_path: Path) -> None:
     from planner.api import plan as plan_in_python
+    from planner.ask.load_sweep import load_sweep
     from planner.cli.serve import asked
-    from planner.cli.sweep import requests_of
-    from planner.spec.load_sweep import load_sweep
 
     job = (
         "llama-3.1-8b",
@@ -194,7 +193,7 @@ def test_names_to_leave_out_are_taken_everywhere(tmp_path: Path) -> None:
     sweep.write_text(
         "model: llama-3.1-8b\ncluster: dgx-h100\ngpus: 8\nwithout: [deepep, offload]\nstack: any\n"
     )
-    (point,) = requests_of(load_sweep(sweep))
+    (point,) = load_sweep(sweep).requests()
     assert (point.without, point.stack) == (("deepep", "offload"), "any")
     page = asked(
         {

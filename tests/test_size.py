@@ -18,7 +18,6 @@ from planner.answer.plan import make_plan
 from planner.answer.planners import Planners
 from planner.answer.size import LONGEST_DAYS, Goal, Sizing, size_cluster
 from planner.ask.request import Request
-from planner.cli.campaign import parse_budget, parse_counts, parse_days
 from planner.errors import InputError
 from planner.report.page_results import sizing_page
 from planner.report.result_file import SizingFile
@@ -71,7 +70,7 @@ def test_fastest_in_budget_equals_every_size_tried(every_size: dict[int, Plan], 
 
 def test_sizes_that_would_take_an_age_are_not_looked_at() -> None:
     """20 years on one node are no answer to who asks for days; what is left out takes that long even at the peak."""
-    asked = Request("llama-3.1-8b", "dgx-h100", 4096, tokens=1e13, restrict={"pp": (1,)}, without=("all",))
+    asked = Request("llama-3.1-8b", "dgx-h100", 4096, tokens=1e13, set={"pp": (1,)}, without=("all",))
     found = size_cluster(asked, Goal.DAYS, 30.0)
     assert found.found
     assert found.least_gpus > 8
@@ -84,7 +83,7 @@ def test_sizes_that_would_take_an_age_are_not_looked_at() -> None:
 
 
 def test_fewest_that_fit_equals_every_size_tried() -> None:
-    large = replace(REQUEST, model="llama-3.1-70b", tokens=None, front=False, restrict={"vpp": (1, 2)})
+    large = replace(REQUEST, model="llama-3.1-70b", tokens=None, front=False, set={"vpp": (1, 2)})
     found = size_cluster(large, Goal.MIN)
     fits = [
         n
@@ -144,7 +143,7 @@ def test_the_batch_is_held_at_every_size(curve: Sizing) -> None:
 
 def test_a_batch_that_nobody_named_suits_every_size() -> None:
     """Of 7 nodes a held batch has no use for the factor 7; the one that a plan chooses there has."""
-    own = replace(REQUEST, cluster="7x8 h100 400G-ib", global_batch=None, restrict={"pp": (1,)})
+    own = replace(REQUEST, cluster="7x8 h100 400G-ib", global_batch=None, set={"pp": (1,)})
     held = size_cluster(replace(own, global_batch="1024"), Goal.DAYS, 0.001)
     free = size_cluster(own, Goal.DAYS, 0.001)
     (seven,) = [point for point in free.tried if point.nodes == 7]
@@ -196,7 +195,7 @@ def test_the_curve_states_batches_that_differ(of_two_batches: Sizing, curve: Siz
 def test_a_batch_of_planners_own_stays_near_what_was_assumed() -> None:
     """Pinned to data parallelism alone, large sizes could only be dealt a larger batch."""
     own = replace(
-        REQUEST, cluster="h100-sxm-roce", global_batch=None, restrict={"tp": (1,), "pp": (1,), "cp": (1,)}
+        REQUEST, cluster="h100-sxm-roce", global_batch=None, set={"tp": (1,), "pp": (1,), "cp": (1,)}
     )
     found = size_cluster(own, Goal.DAYS, 0.01)
     assert max(point.gpus for point in found.tried) > 1024
@@ -205,9 +204,7 @@ def test_a_batch_of_planners_own_stays_near_what_was_assumed() -> None:
 
 def test_a_size_that_cannot_divide_the_batch_is_refused_with_the_reason() -> None:
     # 7 nodes: the factor 7 has no place where neither batch, heads nor layers have it
-    found = size_cluster(
-        replace(REQUEST, cluster="7x8 h100 400G-ib", restrict={"pp": (1,)}), Goal.DAYS, 0.001
-    )
+    found = size_cluster(replace(REQUEST, cluster="7x8 h100 400G-ib", set={"pp": (1,)}), Goal.DAYS, 0.001)
     (refused,) = [point for point in found.tried if point.nodes == 7]
     assert refused.best is None
     assert "no legal way to split 56 devices" in refused.reason
@@ -222,7 +219,7 @@ def test_sizes_are_told_in_a_line_and_the_answer_is_planned_in_full(curve: Sizin
     best = best_of(full)
     assert best is not None
     assert curve.answer.best.step_time == best.step_time
-    odd = size_cluster(replace(REQUEST, cluster="7x8 h100 400G-ib", restrict={"pp": (1,)}), Goal.DAYS, 30.0)
+    odd = size_cluster(replace(REQUEST, cluster="7x8 h100 400G-ib", set={"pp": (1,)}), Goal.DAYS, 30.0)
     text = render(sizing_document(odd), Console(width=160, file=io.StringIO()))
     assert "56 GPUs: no legal way to split the model and 48 sequences over them" in text
     assert "would help" not in text
@@ -299,16 +296,6 @@ def test_the_document_fits_the_terminal(curve: Sizing, width: int, colour: bool)
             width=width, file=io.StringIO(), force_terminal=True, color_system="standard", no_color=False
         )
         assert "\x1b[" in render(sizing_document(curve), bright)
-
-
-def test_reading_of_words() -> None:
-    assert parse_days("30") == 30.0
-    assert parse_days("12 h") == 0.5
-    assert parse_budget("$2.5M") == 2.5e6
-    assert parse_budget("300k") == 3e5
-    assert parse_budget("250000 $") == 250000.0
-    assert parse_counts("8, 16") == (8, 16)
-    assert parse_counts(None) == ()
 
 
 JOB = ("llama-3.2-1b", "2x8 h100 400G-ib", "--seq-len", "4096", "--global-batch", "64")

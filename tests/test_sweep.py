@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 
 from planner.answer import sweep_workers
 from planner.answer.growth import PASSING_GAIN
+from planner.ask.load_sweep import load_sweep
 from planner.ask.request import Request
 from planner.cli import app, sweep
 from planner.cli.sweep import csv_text, write_table
 from planner.errors import FileInputError, InputError
-from planner.spec.load_sweep import load_sweep
 from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rows import COLUMNS
 
@@ -50,7 +50,7 @@ def test_every_combination_is_asked_once(tmp_path: Path) -> None:
     points = load_sweep(given(tmp_path)).points()
     assert len(points) == 8
     assert points[0] == {"model": "llama-3.2-1b", "cluster": "1x8 h100", "gpus": 8, "seq_len": 2048,
-                         "global_batch": "64"}  # fmt: skip
+                         "global_batch": "64", "tokens": 1e10}  # fmt: skip
     assert points[1]["seq_len"] == 4096
     assert len({json.dumps(point) for point in points}) == 8
 
@@ -86,7 +86,7 @@ def test_points_that_are_refused_are_counted_and_the_first_says_why(tmp_path: Pa
 
 def test_lengths_are_read_as_on_the_command_line(tmp_path: Path) -> None:
     asked = load_sweep(given(tmp_path, "model: a\ncluster: b\nseq_len: [4k, 8192, 16K]\n"))
-    assert asked.seq_len == (4096, 8192, 16384)
+    assert asked.grid["seq_len"] == (4096, 8192, 16384)
     with pytest.raises(FileInputError, match="seq_len"):
         load_sweep(given(tmp_path, "model: a\ncluster: b\nseq_len: 8kk\n"))
     with pytest.raises(FileInputError, match="twice"):
@@ -107,7 +107,9 @@ def test_families_of_stacks_are_their_newest(tmp_path: Path) -> None:
 def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
     from planner.answer.plan import make_plan
 
-    request = Request("llama-3.2-1b", "1x8 h100", 8, 2048, "64", tokens=1e10, restrict={"pp": (1,)}, top=2)
+    request = Request(
+        "llama-3.2-1b", "1x8 h100", 8, seq_len=2048, global_batch="64", tokens=1e10, set={"pp": (1,)}, top=2
+    )
     text = (
         SWEEP.replace('["1x8 h100", rtx4090]', "1x8 h100")
         .replace("[8, 16]", "8")
@@ -143,7 +145,15 @@ def test_a_point_has_one_row_and_is_near_what_a_plan_finds(tmp_path: Path) -> No
             (row,) = csv.DictReader(lines)
         times.append(float(row["step_time_s"]))
     whole = make_plan(
-        Request("llama-3.1-8b", "dgx-h100", 16, 16384, "32", without=("optimizer-cuda-graph",), top=1)
+        Request(
+            "llama-3.1-8b",
+            "dgx-h100",
+            16,
+            seq_len=16384,
+            global_batch="32",
+            without=("optimizer-cuda-graph",),
+            top=1,
+        )
     )
     assert times[1] == whole.choices[0].step_time
     assert times[1] * (1 - CLOSED_GAP) <= times[0] <= times[1] * (1 + PASSING_GAIN)

@@ -20,7 +20,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 
 def points(count: int) -> dict[int, Request]:
     return {
-        i: Request("llama-3.1-8b", "4x8 h100 400G-ib", 32, 2048 + 256 * i, "64", restrict={"ep": (1,)})
+        i: Request(
+            "llama-3.1-8b",
+            "4x8 h100 400G-ib",
+            32,
+            seq_len=2048 + 256 * i,
+            global_batch="64",
+            set={"ep": (1,)},
+        )
         for i in range(count)
     }
 

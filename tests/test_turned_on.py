@@ -41,7 +41,7 @@ from tests.problems import pins_of
 # without pipelines there is no split to solve, and the equations are the whole answer
 ASKED = Request(
     "qwen3-30b-a3b", "2x8 h100 400G-ib", seq_len=4096, global_batch="256", front=False,
-    restrict={"tp": (1,), "pp": (1,), "cp": (1,), "zero": (1,), "recompute": (0, 1)},
+    set={"tp": (1,), "pp": (1,), "cp": (1,), "zero": (1,), "recompute": (0, 1)},
 )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_leaving_out_is_never_faster_and_naming_is_no_restriction(plan: Plan) ->
 def test_an_estimate_under_the_stack_of_a_choice_is_the_choice(plan: Plan) -> None:
     for choice in plan.choices[:3]:
         pins = pins_of(choice.config.parallel())
-        again = make_estimate(replace(ASKED, stack=choice.stack, restrict=pins)).choices[0]
+        again = make_estimate(replace(ASKED, stack=choice.stack, set=pins)).choices[0]
         assert again.step_time == choice.step_time
         assert again.memory == choice.memory
 

@@ -26,7 +26,8 @@ from planner.wording import Say, as_key, as_keyword, reworded
         (as_key, "use --seq-len 4096 or less", "use seq_len: 4096 or less"),
         (on_page, "add --gpus 8", "add GPUs: 8"),
         (on_page, "write --set cp_kind=a2a", "write only: cp_kind=a2a"),
-        (on_page, "add --lora-rank 16, say", "add --lora-rank 16, say"),  # which the form lacks
+        (on_page, "add --lora-rank 16, say", "add LoRA rank: 16, say"),
+        (on_page, "add --calibration ours.yaml", "add --calibration ours.yaml"),  # which the form lacks
         (on_page, '<i style="--bar: 3">', '<i style="--bar: 3">'),
     ],
 )

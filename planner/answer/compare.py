@@ -14,6 +14,8 @@ from typing import Any
 
 from planner.answer.outcome import best_of, hold_batch, run_days, why_nothing
 from planner.answer.planners import Planners
+from planner.ask.option import options_of, values_of
+from planner.ask.question import ComparisonQuestion, Options
 from planner.ask.request import Request
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
 from planner.spec.machine.load_cluster import accelerator_of, load_cluster
@@ -85,6 +87,15 @@ class Comparison:
             for standing in self.standings
         ]
         return data_frame(rows)
+
+
+def comparison_of(
+    asked: ComparisonQuestion, say: Callable[[str], object] = lambda text: None, processes: int = 1
+) -> Comparison:
+    """The answer to a question about several clusters; of two or fewer in this process. Raises `InputError`."""
+    request = Request(asked.model, "", **values_of(asked, options_of(Options)))
+    workers = processes if len(asked.clusters) > 2 else 1
+    return compare_clusters(request, asked.clusters, asked.gpus, asked.objective, say, workers)
 
 
 def compare_clusters(

@@ -9,7 +9,8 @@ from dataclasses import replace
 from planner.answer.answerer import Answerer
 from planner.answer.launchable import with_launch_note
 from planner.answer.nearest_run import nearest_run
-from planner.ask.request import Request, check_request, cost_model, resolve
+from planner.ask.option import as_written
+from planner.ask.request import Question, check_request, cost_model, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.errors import InputError
@@ -36,10 +37,10 @@ from planner.spec.planfile import Plan, SplitFacts
 from planner.spec.rule import Problem
 
 
-def make_estimate(request: Request) -> Plan:
+def make_estimate(request: Question) -> Plan:
     """What one named configuration costs; if it is illegal, the rules it breaks and the nearest legal one."""
     started = time.perf_counter()
-    check_request(request, estimate=True)
+    check_request(request, search=False)
     neutral = {"tp": (1,), "cp": (1,), "pp": (1,)}
     problem, assumed = resolve(request, {**neutral, **request.restrict})
     config, chunks, defaults = asked_config(request, problem)
@@ -49,12 +50,12 @@ def make_estimate(request: Request) -> Plan:
             "layers assigned to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
-    found = found.model_copy(update={"nearest_run": nearest_run(problem)})
+    found = found.model_copy(update={"nearest_run": nearest_run(problem), "asked": as_written(request)})
     return with_launch_note(found, problem.model, problem.stack)
 
 
 def asked_config(
-    request: Request, problem: Problem
+    request: Question, problem: Problem
 ) -> tuple[ParallelConfig, tuple[int, ...], tuple[str, ...]]:
     """The configuration that a question names, the layers of its chunks where it states them, and the axes that were
     filled in. Raises `InputError`."""
@@ -111,7 +112,7 @@ def _as_it_has_them(config: ParallelConfig, named: Mapping[str, int], problem: P
 
 
 def estimate_of(
-    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], request: Request, assumed: tuple[str, ...],
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], request: Question, assumed: tuple[str, ...],
     started: float,
 ) -> Plan:  # fmt: skip
     """`make_estimate` of a configuration whose layers are dealt as `chunks` says; empty: as the stack deals them."""

@@ -14,6 +14,7 @@ from planner.answer.growth import Point
 from planner.answer.plan import make_plan
 from planner.answer.size import Goal, size_cluster
 from planner.answer.stopping import Stopwatch
+from planner.ask.option import as_written
 from planner.ask.request import Request
 from planner.errors import InputError
 from planner.spec.planfile import Certificate, Objective, Plan
@@ -49,6 +50,7 @@ def plan_with_size(request: Request) -> Plan:
     helps = (*sooner(points, best, objective), plan.smallest_change)
     return plan.model_copy(
         update={
+            "asked": as_written(request),
             "search": search,
             "assumptions": (said, sizing.batch, *plan.assumptions),
             "smallest_change": "; or ".join(filter(None, helps)),

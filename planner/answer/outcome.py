@@ -50,7 +50,7 @@ def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, st
     text = request.global_batch
     seq_len = request.seq_len
     if seq_len is None:
-        model = load_model(request.model, with_mtp=request.with_mtp)
+        model = load_model(request.model, with_mtp=request.mtp)
         seq_len = min(model.max_position or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
     if text is not None and not in_tokens(text):
         batch, _ = global_batch_of(text, max(seq_len, 1), 1)

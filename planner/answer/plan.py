@@ -27,6 +27,7 @@ from planner.answer.posed import Posed
 from planner.answer.spare_nodes import FEW_CUTS, with_spare_nodes
 from planner.answer.stopping import Stopwatch
 from planner.answer.turned_on import plainest
+from planner.ask.option import as_written
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
@@ -72,7 +73,8 @@ LONGEST = 1e6  # [s] of a step, where nothing fits under the stack's own splits 
 def make_plan(request: Request) -> Plan:
     """The fastest configurations that are legal and fit, on any stack that is named with any of its options that change
     speed alone, or why there are none. Raises `PlannerError`."""
-    return plan_over_members(request, _plan_of_member)
+    found = plan_over_members(request, _plan_of_member)
+    return found.model_copy(update={"asked": as_written(request)})
 
 
 def _plan_of_member(request: Request, posed: Posed) -> Plan:

@@ -23,6 +23,8 @@ from typing import Any
 from planner.answer.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.answer.outcome import hold_batch
 from planner.answer.planners import Planners
+from planner.ask.option import options_of, values_of
+from planner.ask.question import Options, SizeQuestion
 from planner.ask.request import Request, cost_model, each_stack, resolve
 from planner.campaign.duration import SECONDS_PER_DAY
 from planner.catalog.load_campaign import load_assumptions
@@ -90,6 +92,21 @@ class Sizing:
     def to_dataframe(self) -> Any:
         """A row for each size tried as a pandas data frame, smallest first."""
         return data_frame(plan_rows(point.plan)[0] for point in self.tried)
+
+
+def size_of(
+    asked: SizeQuestion, say: Callable[[str], object] = lambda text: None, processes: int = 1
+) -> Sizing:
+    """The answer to a question about a size, which has one goal. Raises `InputError`."""
+    goals: dict[Goal, float | None] = {Goal.DAYS: asked.days, Goal.BUDGET: asked.budget}
+    given = [goal for goal, target in goals.items() if target is not None] + [Goal.MIN] * asked.min
+    if len(given) != 1:
+        must = "exactly one of --days, --budget and --min must be given"
+        raise InputError(must, " and ".join(given) or "none", "add --days 30, say")
+    request = Request(asked.model, asked.cluster, asked.max_gpus, **values_of(asked, options_of(Options)))
+    if asked.spare_nodes is not None:
+        request = replace(request, assume=(*request.assume, f"spare_nodes={asked.spare_nodes}"))
+    return size_cluster(request, given[0], goals.get(given[0]), say, processes)
 
 
 def size_cluster(

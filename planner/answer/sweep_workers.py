@@ -3,7 +3,7 @@
 A request in, rows of a table out, in whichever process. Rows hold no times of day and no durations of the search, so
 the same point gives the same row everywhere. Answers come in the order in which they are ready, each with the number
 of its point. A worker that dies is replaced and its points are asked again. Left out: which points there are
-(`spec.load_sweep`), and what becomes of the answers (`cli.sweep`).
+(`ask.load_sweep`), and what becomes of the answers (`cli.sweep`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Final
 from planner.answer.outcome import check_whole
 from planner.answer.plan import make_plan
 from planner.answer.planners import end_pool, spawned_pool
+from planner.ask.load_sweep import in_keys
 from planner.ask.request import Request
 from planner.errors import InputError, PlannerError
-from planner.spec.load_sweep import SweepFile
 from planner.spec.rows import COLUMNS, Row, plan_rows
-from planner.wording import as_key, reword
 
 Answer = tuple[int, list[Row]]
 Workers = Callable[[Mapping[int, Request]], Iterator[Answer]]
@@ -35,7 +34,7 @@ def answer_point(request: Request) -> list[Row]:
     try:
         plan = make_plan(request)
     except PlannerError as error:
-        reword(error, lambda name, value: as_key(name, value) if name in SweepFile.model_fields else None)
+        in_keys(error)
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         asked = {key: getattr(request, key) for key in _ASKED}
         return [

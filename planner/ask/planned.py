@@ -7,8 +7,10 @@ Left out: the answer itself (`spec/planfile.py`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from planner.ask.option import options_of
+from planner.ask.question import Question
 from planner.catalog.load_overlay import calibrated, load_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import model_parameters
@@ -46,6 +48,15 @@ def planned_model(plan: Plan) -> ModelSpec:
         f"the model at {where} must be the one the plan was made for, with {facts.params_total:,} parameters"
     )
     raise InputError(must, f"{counts[0]:,} parameters", "make the plan again")
+
+
+def planned_question(plan: Plan, **changed: Any) -> Question:
+    """The question of a plan, of its model and cluster as they are called there, with options changed.
+
+    Raises `InputError`."""
+    subject, known = plan.subject, options_of(Question)
+    asked = {"model": subject.model.name, "cluster": subject.cluster.name, **plan.asked, **changed}
+    return Question(**{name: value for name, value in asked.items() if name in known})
 
 
 def _check_layers(choice: Choice, model: ModelSpec) -> None:
@@ -111,8 +122,9 @@ def _links(facts: ClusterFacts) -> str:
 def problem_on(plan: Plan, choice: Choice, machine: Cluster, calibration: Path | None = None) -> Problem:
     """What a choice of a plan is for, on a cluster which need not be the plan's. Raises `PlannerError`."""
     stack, model = load_stack(choice.stack), planned_model(plan)
-    if calibration is not None:
-        overlay = load_overlay(str(calibration))
+    file = calibration or planned_question(plan).calibration
+    if file is not None:
+        overlay = load_overlay(str(file))
         stack, machine = calibrated(stack, overlay), overlay.of_cluster(machine)
     job = plan.subject.job.job()
     return Problem(model, machine, job, with_device_kernels(stack, model, machine.accelerator, job.precision))

@@ -1,14 +1,16 @@
-"""A question in the user's words, and the problem it stands for: model, cluster, job, stack, and every default taken.
+"""Which problem does a question stand for? Model, cluster, job and stack, and every default taken.
 
-Left out: which axes a question holds fixed (`space/restriction.py`), and the answers (`answer/`).
+Left out: which options there are (`question.py`), which axes a question holds fixed (`space/restriction.py`), and the
+answers (`answer/`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
@@ -43,82 +45,27 @@ from planner.spec.stack.kinds import PackedContext
 if TYPE_CHECKING:
     from planner.spec.overlay import Overlay
 
+__all__ = ["Question", "Request", "check_request", "cost_model", "each_stack", "resolve"]
 Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
-LONGEST_SEQUENCE = 2**30
-MOST_EFFORT = 1000
 BALANCE_EFFORT = 0.1  # of placing experts, at each degree
 MOST_REPLICAS = 8  # of an expert on average
 
 
-@dataclass(frozen=True)
-class Request:
-    """A question, in the user's words. `global_batch`: "2048" sequences or "16Mtok" tokens."""
-
-    model: str
-    cluster: str
-    gpus: int | None = None
-    seq_len: int | None = None
-    global_batch: str | None = None
-    precision: str | None = None
-    optimizer: str = "adamw"
-    stack: str | None = None
-    tokens: float | None = None
-    objective: str = Objective.STEP_TIME
-    time_limit: float | None = None  # of the search [s]
-    effort: float = 1.0  # times as much work on layouts of pipelines as by default
-    restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    layout: str = ""  # of an estimate: layers of every (virtual) stage, "Et*3|t*4|tttL" or "3,4,3"
-    headroom: float = 0.05
-    borderline: bool = (
-        False  # also take what may not fit, where it is faster than what does by `WORTH_THE_RISK`
-    )
-    top: int = 10
-    front: bool = True  # also step time against memory; without it an answer comes sooner
-    thorough: bool = (
-        True  # else splits are solved with less effort and nothing is advised: for one of many answers
-    )
-    seek_batch: bool = True  # also advise on a batch that would make it faster, and on spare nodes
-    with_mtp: bool = False
-    assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
-    lora_rank: int | None = None  # adapters of this rank on a frozen model
-    frozen_bits: int = 16
-    lora_targets: str = AdapterTargets.ALL_LINEAR
-    mean_len: float | None = None  # of sequences, seq_len being the longest
-    packed: bool = False
-    calibration: str | None = None  # a file of `planner calibrate`
-    expert_loads: str | None = None  # a file, or "zipf:0.6"
-    expert_replicas: int | None = None
-    without: tuple[str, ...] = ()  # options and axes that a search leaves out, see `space.without`
-    options: tuple[str, ...] = ()  # of the stack, beyond those named: what a search turned on
-    bf16_layers: str | None = None  # "1,1": first and last layers that an 8- or 4-bit recipe keeps in bf16
-
-
-def check_request(request: Request, estimate: bool = False) -> None:
-    if request.objective not in [*Objective]:
+def check_request(request: Question, search: bool = True) -> None:
+    """Refuse what does not suit the kind of question, or is unknown. Raises `InputError`."""
+    if isinstance(request, Request) and request.objective not in [*Objective]:
         raise InputError(f"unknown objective {request.objective!r}", hint="one of: " + ", ".join(Objective))
-    if not 0 < request.effort <= MOST_EFFORT:
-        raise InputError(f"the effort must be above 0 and at most {MOST_EFFORT}", str(request.effort))
-    if request.time_limit is not None and not request.time_limit > 0:
-        raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
-    if not 0 <= request.headroom < 1:
-        raise InputError(
-            "headroom must be a share from 0 to below 1", str(request.headroom), "write 0.05 for 5%"
-        )
-    if request.layout and not estimate:
+    if request.layout and search:
         must = "layout= states the split of one configuration, which a search solves itself"
         raise InputError(must, request.layout, "use planner estimate, or leave it out")
-    if request.without and estimate:
+    if request.without and not search:
         must = "--without leaves something out of a search; an estimate has what is named"
         raise InputError(must, ",".join(request.without), "leave it out, and name options with --stack")
     for name in (request.stack or "").split(BETWEEN):
         check_named(name, request.without)
-    if request.top < 1:
-        raise InputError("top must be 1 or more", str(request.top))
     load_assumptions(request.assume)
-    if request.seq_len is not None and not 1 <= request.seq_len <= LONGEST_SEQUENCE:
-        raise InputError(f"the sequence length must be from 1 to {LONGEST_SEQUENCE}", str(request.seq_len))
 
 
 def each_stack(request: Request) -> tuple[Request, ...]:
@@ -130,16 +77,16 @@ def each_stack(request: Request) -> tuple[Request, ...]:
 
 
 def resolve(
-    request: Request, degrees: Mapping[str, tuple[int, ...]] | None = None
+    request: Question, degrees: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[Problem, tuple[str, ...]]:
     """Read everything a request names, fill in defaults, and say which. Raises `PlannerError`.
 
     `degrees`: those that a batch left open must suit; left out: the request's restriction.
     """
-    model = load_model(request.model, with_mtp=request.with_mtp)
+    model = load_model(request.model, with_mtp=request.mtp)
     cluster = load_cluster(request.cluster, request.gpus)
     assumed = [*cluster.assumed]
-    if request.with_mtp and not model.mtp_layers:
+    if request.mtp and not model.mtp_layers:
         raise InputError("--mtp needs a model with MTP modules", model.name, "leave it out")
     if request.tokens is None and (idle := run_settings(request.assume)):
         assumed.append(f"{', '.join(idle)}: not used without the length of the run (--tokens)")
@@ -168,7 +115,7 @@ def resolve(
     if overlay is not None:
         stack, cluster = _calibrated(stack, overlay), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
-    if request.options:
+    if isinstance(request, Request) and request.options:
         stack = with_options(stack, list(request.options))
     precision = _precision(request.precision, stack, cluster, assumed)
     runner = framework_of_stack(stack.framework)
@@ -177,14 +124,7 @@ def resolve(
     assumed += idle_options(stack, precision, model)
     require_recipe(stack, cluster.accelerator, precision)
     require_release(stack, precision)
-    optimizer = _choice("optimizer", request.optimizer, Optimizer)
-    imbalance, replicas = _expert_imbalance(request, model, assumed)
-    job = Job(
-        seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits, imbalance,
-        replicas, _choice("lora-targets", request.lora_targets, AdapterTargets), request.mean_len, request.packed,
-        bf16_layers_in(request.bf16_layers, model.num_layers, stack.framework),
-        load_assumptions(request.assume).stages_checkpoints,
-    )  # fmt: skip
+    job = job_of(request, seq_len, batch, precision, model, stack, assumed)
     assumed += _fine_tuning(job, stack)
     assumed += (*missing_kernels(stack, model, cluster.accelerator, job.precision), *said_of_host(cluster))
     problem = Problem(
@@ -193,6 +133,24 @@ def resolve(
     _check_ring(request.restrict, problem)
     _check_tokens(job)
     return problem, tuple(assumed)
+
+
+def job_of(
+    request: Question, seq_len: int, batch: int, precision: Precision, model: ModelSpec, stack: Stack,
+    assumed: list[str],
+) -> Job:  # fmt: skip
+    """The job that a question asks for, with the batch and the precision that were chosen. Raises `InputError`."""
+    if request.lora_targets is not None and request.lora_rank is None:
+        raise InputError("--lora-targets needs adapters", request.lora_targets, "add --lora-rank 16, say")
+    imbalance, replicas = _expert_imbalance(request, model, assumed)
+    kept = request.bf16_layers or (0, 0)
+    _check_bf16_layers(kept, model.num_layers, stack.framework)
+    return Job(
+        seq_len, batch, precision, _choice("optimizer", request.optimizer, Optimizer), request.tokens,
+        request.lora_rank, request.frozen_bits, imbalance, replicas,
+        _choice("lora-targets", request.lora_targets or AdapterTargets.ALL_LINEAR, AdapterTargets),
+        request.mean_len, request.packed, kept, load_assumptions(request.assume).stages_checkpoints,
+    )  # fmt: skip
 
 
 def _check_tokens(job: Job) -> None:
@@ -228,21 +186,15 @@ def _calibrated(stack: Stack, overlay: Overlay) -> Stack:
     return calibrated(stack, overlay)
 
 
-def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, int]:
-    """First and last layers kept in bf16, from "1,1". Raises `InputError`."""
-    if text is None:
-        return 0, 0
-    counts = text.replace(" ", "").split(",")
-    if len(counts) != 2 or not all(count.isdecimal() and len(count) <= 4 for count in counts):
-        raise InputError("--bf16-layers must be two numbers, of first and of last layers", text, "write 1,1")
-    first, last = int(counts[0]), int(counts[1])
+def _check_bf16_layers(counts: tuple[int, int], layers: int, framework: str) -> None:
+    """Refuse first and last layers in bf16 that the model or the framework has not. Raises `InputError`."""
+    first, last = counts
     if first + last > layers:
         must = f"first and last layers kept in bf16 must be no more than the model's {layers}"
-        raise InputError(must, text, "write 1,1")
+        raise InputError(must, f"{first},{last}", "write 1,1")
     if framework != "megatron" and first + last:
         must = "first and last layers are kept in bf16 by Megatron-LM alone (--first-last-layers-bf16)"
         raise InputError(must, f"a stack of {framework}", "choose a stack of Megatron, or leave it out")
-    return first, last
 
 
 def cost_model(problem: Problem) -> CostModel:
@@ -283,7 +235,7 @@ def _fine_tuning(job: Job, stack: Stack) -> list[str]:
 
 
 def _expert_imbalance(
-    request: Request, model: ModelSpec, assumed: list[str]
+    request: Question, model: ModelSpec, assumed: list[str]
 ) -> tuple[tuple[tuple[int, float], ...], int]:
     """Busiest over mean rank at every expert-parallel degree, experts placed as well as can be, and their replicas."""
     if request.expert_loads is None:
@@ -327,10 +279,15 @@ def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
         raise InputError(f"unknown {what} {text!r}", hint=f"one of: {', '.join(kinds)}") from None
 
 
+def named_precision(text: str) -> Precision:
+    """The recipe of a name. Raises `InputError`."""
+    return _choice("precision", text, Precision)
+
+
 def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[str]) -> Precision:
     """The recipe asked for; bf16 where none is, fp16 on devices without it."""
     if text is not None:
-        precision = _choice("precision", text, Precision)
+        precision = named_precision(text)
         if precision is Precision.FP32:
             has_tf32 = Dtype.TF32 in dict(cluster.accelerator.peak)
             as_tf32 = "as TF32, which PyTorch does only where it is allowed to"

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from planner.answer.estimate import named_config
-from planner.ask.request import Request, resolve
+from planner.ask.request import Question, check_request, resolve
 from planner.calibrate.binding_rules import impossible
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
@@ -26,7 +26,7 @@ from planner.spec.config import ParallelConfig
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.load_cluster import accelerator_of, load_accelerator
 from planner.spec.rule import Problem
-from planner.units import parse_length, parse_quantity
+from planner.units import parse_quantity
 
 WARM_UP: Final = 10  # steps at most that are not counted, a fifth of a short log
 _RATE: Final = re.compile(
@@ -105,27 +105,11 @@ def parse_run(text: str) -> tuple[str, dict[str, str]]:
     return match[1], settings
 
 
-def request_of(base: Request, settings: Mapping[str, str]) -> Request:
+def request_of(base: Question, settings: Mapping[str, str]) -> Question:
     """The question of one run: the common options with its own settings. Raises `InputError`."""
     axes = [f"{name}={value}" for name, value in settings.items() if name not in _OF_JOB]
-    request = replace(base, restrict={**base.restrict, **parse_restriction(axes, "--run")})
-    return replace(
-        request,
-        gpus=_whole(settings, "gpus", request.gpus),
-        seq_len=parse_length(settings["seq_len"], "seq_len of a --run")
-        if "seq_len" in settings
-        else request.seq_len,
-        global_batch=settings.get("global_batch", request.global_batch),
-        precision=settings.get("precision", request.precision),
-    )
-
-
-def _whole(settings: Mapping[str, str], name: str, usual: int | None) -> int | None:
-    if name not in settings:
-        return usual
-    if not settings[name].isdigit() or len(settings[name]) > 9:
-        raise InputError(f"{name} of a --run must be a whole number", settings[name])
-    return int(settings[name])
+    own: dict[str, Any] = {name: value for name, value in settings.items() if name in _OF_JOB}
+    return replace(base, set={**base.restrict, **parse_restriction(axes, "--run")}, **own)
 
 
 def stack_for(framework: str, chip: Accelerator) -> str:
@@ -134,20 +118,21 @@ def stack_for(framework: str, chip: Accelerator) -> str:
 
 
 def configured(
-    base: Request, text: str, facts: LogFacts | None
+    base: Question, text: str, facts: LogFacts | None
 ) -> tuple[Problem, ParallelConfig, tuple[str, ...]]:
     """Problem and configuration of one run, and what was assumed. Raises `PlannerError`."""
     request = request_of(base, parse_run(text)[1])
     if facts is not None and request.stack is None and request.calibration is None:
         chip = load_accelerator(accelerator_of(request.cluster))
         request = replace(request, stack=stack_for(facts.framework, chip))
+    check_request(request, search=False)
     problem, assumed = resolve(request)
     config, defaults = named_config(request.restrict, problem)
     check_possible(config, problem, text)
     return problem, config, (*assumed, *defaults)
 
 
-def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
+def observe(base: Question, text: str) -> tuple[Observation, tuple[str, ...]]:
     """One run of the user: its configuration, its step time, and what was assumed. Raises `PlannerError`."""
     source, _ = parse_run(text)
     facts = None if is_time(source) else read_log(Path(source))

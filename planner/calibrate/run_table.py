@@ -19,6 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from planner.ask.option import Option, options_of
+from planner.ask.question import Question
 from planner.calibrate.flops_rate import KINDS
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError, nearest_names
 from planner.space.axes import RESTRICTABLE
@@ -63,12 +65,6 @@ def _text(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MOST)) and 1 <= int(text) <= _MOST):
-        raise InputError(f"must be a whole number from 1 to {_MOST:,}", hint="write digits alone, as 4096")
-    return int(text)
-
-
 def _figure(text: str) -> float:
     try:
         value = float(text) if re.fullmatch(r"[0-9.eE+-]+", text) else math.nan
@@ -77,12 +73,6 @@ def _figure(text: str) -> float:
     if not _RANGE[0] < value < _RANGE[1]:
         raise InputError("must be a number above 0", hint="write it like 1234.5, without a unit")
     return value
-
-
-def _flag(text: str) -> bool:
-    if text != "true":
-        raise InputError("must be true or empty")
-    return True
 
 
 def _date(text: str) -> str:
@@ -98,12 +88,6 @@ def _bits(text: str) -> int:
     if text not in map(str, FROZEN_BYTES):
         raise InputError("must be one of " + ", ".join(map(str, sorted(FROZEN_BYTES))))
     return int(text)
-
-
-def _ends(text: str) -> str:
-    if not re.fullmatch(r"\d{1,4},\d{1,4}", text):
-        raise InputError("must be two numbers, of first and of last layers", hint="write 1,1")
-    return text
 
 
 def _one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
@@ -127,16 +111,21 @@ def _axis(axis: str) -> Callable[[str], int]:
     return read
 
 
-# in the order in which they are documented
-_QUESTION: Final[Mapping[str, Callable[[str], Any]]] = {
-    "model": _text, "cluster": _text, "gpus": _count, "seq_len": _count, "global_batch": _count,
-    "precision": _one_of("precision", Precision), "optimizer": _one_of("optimizer", Optimizer), "stack": _text,
+def _stated(option: Option[Any, Any]) -> Callable[[str], Any]:
+    """The reader of an option's column: that of the option, whose names must be known where they are few."""
+    if option.name in _KINDS:
+        return _one_of(option.name, _KINDS[option.name])
+    return lambda text: option.reader.read(text, option.name)
+
+
+_KINDS: Final[Mapping[str, Iterable[str]]] = {
+    "precision": Precision, "optimizer": Optimizer, "lora_targets": AdapterTargets,
+    "frozen_bits": [str(bits) for bits in sorted(FROZEN_BYTES)],
 }  # fmt: skip
+# what is of a search, or of a run that is to come
+_NO_COLUMNS: Final = ("set", "without", "headroom", "min_free", "tokens", "assume", "calibration")
+OPTIONS: Final = {name: one for name, one in options_of(Question).items() if name not in _NO_COLUMNS}
 AXES: Final = RESTRICTABLE
-_TUNING: Final[Mapping[str, Callable[[str], Any]]] = {
-    "lora_rank": _count, "frozen_bits": _bits, "lora_targets": _one_of("lora_targets", AdapterTargets),
-    "mean_len": _figure, "packed": _flag, "mtp": _flag, "expert_loads": _text, "bf16_layers": _ends,
-}  # fmt: skip
 _MEASURED: Final[Mapping[str, Callable[[str], Any]]] = {
     "step_time_s": _figure, "tokens_per_s_per_gpu": _figure, "tflops_per_gpu": _figure,
     "flops_kind": _one_of("flops_kind", KINDS), "peak_mem_gib": _figure,
@@ -144,7 +133,8 @@ _MEASURED: Final[Mapping[str, Callable[[str], Any]]] = {
 }  # fmt: skip
 COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
     "source": _text, "publisher": _text, "source_ref": _text, "first_seen": _date,
-    **_QUESTION, **{axis: _axis(axis) for axis in AXES}, "layout": _text, **_TUNING, **_MEASURED, "notes": _text,
+    **{name: _stated(one) for name, one in OPTIONS.items()}, **{axis: _axis(axis) for axis in AXES}, "layout": _text,
+    **_MEASURED, "notes": _text,
 }  # fmt: skip
 NEEDED: Final = ("model", "cluster", "gpus", "seq_len", "global_batch")
 
@@ -221,7 +211,7 @@ def _row(header: Sequence[str], line: Sequence[str]) -> tuple[TableRow, list[str
         try:
             values[name] = COLUMNS[name](text)
         except PlannerError as error:
-            said = f"{error.must} (given {error.given})" if error.given else error.must
+            said = error.must.removeprefix(f"{name} ")
             faults.append(f"{name} {_short(text)}: {said}" + (f"; {error.hint}" if error.hint else ""))
     if "tflops_per_gpu" in cells and "flops_kind" not in cells:
         faults.append("flops_kind: must say what tflops_per_gpu counts; one of " + ", ".join(KINDS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from planner.catalog.load_stacks import FILES, load_stack, stack_to_plan, stacks_to_plan
+from planner.catalog.load_stacks import FILES, load_stack, stack_families, stack_to_plan, stacks_to_plan
 from planner.errors import InputError
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.compiled_devices import runs_on
@@ -18,6 +18,11 @@ from planner.spec.stack import Stack
 ANY: Final = "any"
 BETWEEN: Final = ","
 CURRENT_MONTHS: Final = 24
+
+
+def names_to_ask_for() -> list[str]:
+    """Everything that one name may be: a stack, a family of them, or any."""
+    return sorted({*stacks_to_plan(), *stack_families(), ANY})
 
 
 def names_several(text: str | None) -> bool:

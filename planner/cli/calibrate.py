@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption
+from planner.ask.question import Question
+from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
 from planner.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.ask.request import Request
     from planner.calibrate.correction.estimate import Calibration
     from planner.calibrate.logs.machine import Nodes
     from planner.calibrate.logs.nccl_tests import LinkFit
@@ -37,13 +37,10 @@ EPILOG = (
 )
 
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="Model of the runs; - where no runs are given (nothing is read from stdin)."
-    ),
-]
-ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster they ran on.")]
+SUBJECT = {
+    "model": Shown(text="Model of the runs; - where no runs are given (nothing is read from stdin)."),
+    "cluster": Shown(text="Cluster they ran on."),
+}
 RunOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,16 +70,13 @@ OverlayOption = Annotated[
 
 
 def calibrate(
-    model: ModelArgument,
-    cluster: ClusterArgument,
-    gpus: GpusOption = None,
+    asked: Annotated[Question, SUBJECT],
     run: RunOption = None,
     nccl: NcclOption = None,
     profile: ProfileOption = None,
     topo: TopoOption = None,
     nodes: NodesOption = None,
     cluster_file: ClusterFileOption = None,
-    job: JobOptions = DEFAULT_JOB,
     name: NameOption = "own measurements",
     output: OverlayOption = None,
     as_json: JsonOption = False,
@@ -96,20 +90,21 @@ def calibrate(
 
     if not 1 <= len(name) <= LONGEST_NAME:
         raise InputError(f"--name must have from 1 to {LONGEST_NAME} characters", f"{len(name)}")
-    if model == NO_MODEL and run:
-        raise InputError("runs need the model that they trained", model, "give its name or config.json first")
-    request = job.request(model, cluster, gpus)
-    if request.calibration is not None:
+    if asked.model == NO_MODEL and run:
+        raise InputError(
+            "runs need the model that they trained", asked.model, "give its name or config.json first"
+        )
+    if asked.calibration is not None:
         hint = "leave out --calibration, and give what it was made from again: --run, --nccl, --profile"
         raise InputError(
-            "a calibration corrects the shipped numbers, not another one", request.calibration, hint
+            "a calibration corrects the shipped numbers, not another one", asked.calibration, hint
         )
-    read = [model, cluster, *_logs_of(run or []), *(nccl or []), profile, topo, nodes]
+    read = [asked.model, asked.cluster, *_logs_of(run or []), *(nccl or []), profile, topo, nodes]
     _check_outputs(output, bool(run or nccl or profile), cluster_file, bool(topo or nodes), read)
     hosts = read_nodes(nodes) if nodes else None
-    machine = _machine(cluster, gpus, hosts, exact=cluster_file is not None)
+    machine = _machine(asked.cluster, asked.gpus, hosts, exact=cluster_file is not None)
     said, found = _machine_lines(machine, topo, hosts, cluster_file)
-    overlay, runs, links, notes = _corrections(request, machine, name, run or [], nccl or [], profile)
+    overlay, runs, links, notes = _corrections(asked, machine, name, run or [], nccl or [], profile)
     said += notes
     if cluster_file is not None:
         save_text(found, cluster_file)
@@ -127,7 +122,7 @@ def calibrate(
 
 
 def _corrections(
-    request: Request, machine: Cluster, name: str, run: list[str], nccl: list[Path], profile: Path | None
+    asked: Question, machine: Cluster, name: str, run: list[str], nccl: list[Path], profile: Path | None
 ) -> tuple[Overlay | None, Calibration | None, LinkFit | None, list[str]]:
     """What a probe, link tests and runs correct, in this order, and what is to be said of them."""
     said: list[str] = []
@@ -138,7 +133,7 @@ def _corrections(
     links = _links(nccl, profile, machine) if nccl or profile else None
     if links is not None:
         overlay = _with_links(overlay, links, name)
-    runs, notes = _runs(request, run, name, overlay) if run else (None, ())
+    runs, notes = _runs(asked, run, name, overlay) if run else (None, ())
     if runs is not None:
         overlay = _joined(overlay, runs.overlay)
     return overlay, runs, links, [*said, *notes]
@@ -242,7 +237,7 @@ def _with_links(overlay: Overlay | None, links: LinkFit, name: str) -> Overlay:
 
 
 def _runs(
-    request: Request, texts: list[str], name: str, overlay: Overlay | None
+    asked: Question, texts: list[str], name: str, overlay: Overlay | None
 ) -> tuple[Calibration, tuple[str, ...]]:
     from planner.calibrate.correction.estimate import calibrate as estimate
     from planner.calibrate.correction.estimate import corrected
@@ -250,7 +245,7 @@ def _runs(
 
     observations, said = [], []
     for text in texts:
-        seen, assumed = observe(request, text)
+        seen, assumed = observe(asked, text)
         observations.append(seen)
         said += [line for line in assumed if line not in said and "defaults used" not in line]
     if overlay is not None:  # what the links and kernels explain is not explained again

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.ask.question import Question
 from planner.cli.files import (
     as_the_framework_allows,
     config_among,
@@ -22,7 +23,7 @@ from planner.cli.files import (
     readable,
     recognize,
 )
-from planner.cli.options import CalibrationOption, JsonOption, check_count, sequence_length
+from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
 from planner.errors import InputError
 
@@ -33,52 +34,28 @@ if TYPE_CHECKING:
     from planner.spec.planfile import Choice
     from planner.spec.rule import Problem, Violation
 
-HEADROOM = 0.05  # as planner plan's default
 EPILOG = "\b\nExample:\n  planner check launch.sh --cluster dgx-h100 --gpus 256"
 
 FilesArgument = Annotated[
     list[Path], typer.Argument(metavar="FILES", help="Arguments, script, JSON, TOML or YAML.")
 ]
-ClusterOption = Annotated[
-    str, typer.Option("--cluster", help='Cluster name, YAML file, or "64x8 h100 400G-ib".')
-]
-GpusOption = Annotated[int | None, typer.Option("--gpus", help="Devices (default: what the files say).")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Model, where the files don't describe it.")]
-SeqLenOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seq-len",
-        parser=sequence_length,
-        metavar="<int>",
-        help="Tokens in a sequence, where the files don't say.",
-    ),
-]
-BatchOption = Annotated[
-    str | None,
-    typer.Option("--global-batch", help="Sequences per step, or tokens (16Mtok), where the files don't say."),
-]
-StackOption = Annotated[
-    str | None, typer.Option("--stack", help="Training software (default: the framework's newest).")
-]
+SUBJECT = {  # the files say the rest, and count where they say otherwise
+    "model": Shown(False, text="Model, where the files don't describe it."),
+    "cluster": Shown(False, True, text='Cluster name, YAML file, or "64x8 h100 400G-ib".'),
+    "gpus": Shown(text="Devices (default: what the files say)."),
+    "stack": Shown(text="Training software (default: the framework's newest)."),
+    "seq_len": Shown(text="Tokens in a sequence, where the files don't say."),
+    "global_batch": Shown(text="Sequences per step, or tokens (16Mtok), where the files don't say."),
+    "set": Shown(text="Settings that something better must have; repeatable."),
+}
 
 
 def check(
-    files: FilesArgument,
-    cluster: ClusterOption,
-    gpus: GpusOption = None,
-    model: ModelOption = None,
-    stack: StackOption = None,
-    seq_len: SeqLenOption = None,
-    global_batch: BatchOption = None,
-    calibration: CalibrationOption = None,
-    as_json: JsonOption = False,
-) -> int:
+    files: FilesArgument, asked: Annotated[Question, SUBJECT], as_json: JsonOption = False
+) -> int:  # fmt: skip
     """Check launch files: legality, memory, speed. Says what would be faster as well."""
-    check_count("seq-len", seq_len)
     texts, not_read = read_files(files)
-    answer = check_files(
-        texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, config_among(files)
-    )
+    answer = check_files(texts, asked, config_among(files))
     answer["notes"] = [*not_read, *answer["notes"]]
     if as_json:
         say_json(answer)
@@ -101,46 +78,40 @@ def _sequences(batch: str | int | None, seq_len: int | None) -> int | None:
     return global_batch_of(text, seq_len or 1, 1)[0]
 
 
-def check_files(
-    files: Mapping[str, str],
-    cluster: str,
-    gpus: int | None,
-    model: str | None,
-    stack: str | None,
-    calibration: Path | None = None,
-    seq_len: int | None = None,
-    global_batch: str | int | None = None,
-    config_file: str | None = None,
-) -> dict[str, Any]:
+def check_files(files: Mapping[str, str], asked: Question, config_file: str | None = None) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`.
 
     `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
     """
+    from planner.ask.request import check_request
     from planner.frameworks.shell.debugging import debugging_notes
     from planner.frameworks.shell.script import unclear_said
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
     from planner.spec.config import AXES, named_value
 
+    check_request(asked)
     files, said = readable(files)
     framework = recognize(files)
-    parsed = placed(framework.parse(files), cluster, gpus)
+    parsed = placed(framework.parse(files), asked.cluster, asked.gpus)
     said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
-    batch = _sequences(global_batch, parsed.seq_len or seq_len)
-    for found, asked, what in (
-        (parsed.seq_len, seq_len, "a sequence length of {:,}, --seq-len says {:,}"),
+    batch = _sequences(asked.global_batch, parsed.seq_len or asked.seq_len)
+    for found, given, what in (
+        (parsed.seq_len, asked.seq_len, "a sequence length of {:,}, --seq-len says {:,}"),
         (parsed.global_batch, batch, "a global batch of {:,}, --global-batch says {:,}"),
     ):
-        if found and asked and found != asked:
-            said.append(f"the files state {what.format(found, asked)}: the files count")
-    parsed = replace(parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or batch)
-    if model is None and parsed.model is None:
-        model = config_file
-    problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)
+        if found and given and found != given:
+            said.append(f"the files state {what.format(found, given)}: the files count")
+    parsed = replace(
+        parsed, seq_len=parsed.seq_len or asked.seq_len, global_batch=parsed.global_batch or batch
+    )
+    if not asked.model and parsed.model is None and config_file is not None:
+        asked = replace(asked, model=config_file)
+    problem, assumed = problem_of(parsed, framework, asked)
     config = config_of(parsed, problem)
     stated = parsed.layers if config.pp > 1 else ()
     own = as_the_framework_allows(problem, framework, stated)
-    judge = Judge(problem)
+    judge = Judge(problem, asked)
     broken = explain_config(config, own, all_rules_for(problem.stack.framework))
     broken += parsed.violations
     if stated and sum(stated) != problem.model.num_layers:
@@ -171,24 +142,26 @@ def check_files(
         "legal": not (broken or refused or parsed.unknown),
         "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in (*broken, *refused)],
         "unknown_options": list(parsed.unknown),
-        "notes": [*said, *told, *parsed.notes, *assumed, _full_length(problem)],
+        "notes": [*said, *told, *parsed.notes, *assumed, *_full_length(problem)],
         "verdict": "not_costed",
         "better": None,
     }
     if not broken:
         answer |= _figures(judge.cost(config, stated))
     hidden = _overlapping(problem)
-    best = (judge if hidden is problem else Judge(hidden)).best()
+    best = (judge if hidden is problem else Judge(hidden, asked)).best()
     if best is not None:
         answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, files)
     return answer
 
 
-def _full_length(problem: Problem) -> str:
-    """What is taken of the data, which launch files don't hold."""
+def _full_length(problem: Problem) -> tuple[str, ...]:
+    """What is taken of the data where nothing is said, which launch files don't hold."""
+    if problem.job.mean_length is not None:
+        return ()
     return (
         f"every sequence is taken as one document of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
-        "which planner estimate says with --mean-len"
+        "which --mean-len says",
     )
 
 
@@ -237,16 +210,18 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
 class Judge:
     """Costs configurations of one problem, and finds the best, as `planner.plan` does."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, asked: Question) -> None:
         from planner.answer.choices import Chooser
         from planner.ask.request import cost_model
         from planner.catalog.load_campaign import load_assumptions
         from planner.cost.simulated import simulator_of
 
-        self.problem = problem
+        self.problem, self.asked = problem, asked
         self.model = cost_model(problem)
         self.simulator = simulator_of(self.model)
-        self.chooser = Chooser(problem, self.model, self.simulator, HEADROOM, load_assumptions(()))
+        self.chooser = Chooser(
+            problem, self.model, self.simulator, asked.headroom, load_assumptions(asked.assume)
+        )
 
     def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
         """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
@@ -257,7 +232,9 @@ class Judge:
         chooser, table = self.chooser, ConfigTable.of([config])
         if stated:
             model = self.model.with_split(stated)
-            chooser = Chooser(model.problem, model, simulator_of(model), HEADROOM, chooser.campaign)
+            chooser = Chooser(
+                model.problem, model, simulator_of(model), self.asked.headroom, chooser.campaign
+            )
         return chooser.choices(table)[0]
 
     def best(self) -> Choice | None:
@@ -267,7 +244,7 @@ class Judge:
         from planner.space.enumerate import enumerate_configs
         from planner.space.framework_rules import rules_for
 
-        space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
+        space = enumerate_configs(self.problem, rules_for(self.problem.stack), self.asked.restrict)
         if not len(space):
             return None
         room = self.chooser.room
@@ -299,7 +276,7 @@ def _figures(choice: Choice) -> dict[str, Any]:
         "host_memory_limit_bytes": choice.memory.host_limit,
         "host_memory_short_bytes": choice.memory.host_short,
         "time": choice.time,
-    }
+    } | ({} if choice.run is None else {"days": choice.run.days, "cost_usd": choice.run.cost})
 
 
 def _better(

@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import (
-    DEFAULT_JOB,
-    ClusterArgument,
-    GpusOption,
-    JobOptions,
-    JsonOption,
-    ModelArgument,
-)
+from planner.ask.question import Question
+from planner.ask.readers import SHARE
+from planner.cli.options import JsonOption
 from planner.cli.output import say, say_json
 from planner.errors import InputError
 from planner.units import format_capacity, format_time
 
 if TYPE_CHECKING:
-    from planner.ask.request import Request
     from planner.calibrate.correction.estimate import Observation
     from planner.calibrate.diagnosis.hypotheses import Evidence
     from planner.calibrate.logs.lines import LogFacts
@@ -40,9 +34,7 @@ EPILOG = (
 
 
 def diagnose(
-    model: ModelArgument,
-    cluster: ClusterArgument,
-    gpus: GpusOption = None,
+    asked: Question,
     run: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,7 +50,6 @@ def diagnose(
         float | None, typer.Option(help="Model TFLOP/s per device as reported, where no step time is known.")
     ] = None,
     mfu: Annotated[str | None, typer.Option(metavar="%", help="MFU as reported, such as 20%.")] = None,
-    job: JobOptions = DEFAULT_JOB,
     as_json: JsonOption = False,
 ) -> int:
     """Explain a slow run or an out-of-memory failure. Says what to measure and what to change."""
@@ -67,7 +58,6 @@ def diagnose(
     from planner.calibrate.own_runs import is_time, parse_run
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
 
-    request = job.request(model, cluster, gpus)
     if measured is not None and not is_time(parse_run(measured)[0]):
         hint = "write it like '4.3 s' or '9300 tokens/s/GPU'; --run takes a log"
         raise InputError("--measured must be a step time or a throughput", repr(measured), hint)
@@ -75,9 +65,9 @@ def diagnose(
     if not texts and tflops is None:
         given = "nothing" if mfu is None else "--mfu alone"
         raise InputError("something measured must be given", given, "give --run, --measured or --tflops")
-    _check_axes(request, texts)
-    evidence, marks, notes = _evidence(request, texts, tflops, mfu)
-    code = _tell_memory(request, texts, as_json, alone=not evidence)
+    _check_axes(asked, texts)
+    evidence, marks, notes = _evidence(asked, texts, tflops, mfu)
+    code = _tell_memory(asked, texts, as_json, alone=not evidence)
     if not evidence:
         return code
     contradicted = [contradiction(part) for part in evidence]
@@ -99,29 +89,28 @@ def diagnose(
     return 0
 
 
-def _check_axes(request: Request, texts: list[str]) -> None:
+def _check_axes(asked: Question, texts: list[str]) -> None:
     """Refuse an axis of --set that every run has another value of, so that none is of it. Raises `InputError`."""
     from planner.calibrate.own_runs import parse_run, request_of
     from planner.spec.config import value_text
 
-    of_runs = [request_of(request, parse_run(text)[1]).restrict for text in texts]
-    for axis, values in request.restrict.items():
+    of_runs = [request_of(asked, parse_run(text)[1]).restrict for text in texts]
+    for axis, values in asked.restrict.items():
         if of_runs and all(own[axis] != values for own in of_runs):
-            given, own = (value_text(axis, found[axis][0]) for found in (request.restrict, of_runs[0]))
+            given, own = (value_text(axis, found[axis][0]) for found in (asked.restrict, of_runs[0]))
             must = f"{axis} of --set must be that of a run which does not state its own"
             raise InputError(must, f"--set {axis}={given} and {axis}={own} in {texts[0]}", "leave one out")
 
 
 def _evidence(
-    request: Request, texts: list[str], tflops: float | None, mfu: str | None
+    asked: Question, texts: list[str], tflops: float | None, mfu: str | None
 ) -> tuple[list[Evidence], frozenset[str], list[str]]:
     """What every run shows, what logs repeat of their options, and what was assumed."""
     from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops
     from planner.calibrate.logs.arguments import read_marks
     from planner.calibrate.own_runs import observe, parse_run
-    from planner.cli.options import parse_headroom
 
-    share = None if mfu is None else parse_headroom(mfu, "--mfu")
+    share = None if mfu is None else SHARE.read(mfu, "--mfu")
     if share == 0:
         raise InputError("--mfu must be above 0%", str(mfu), "write it like 20%")
     if tflops is not None and not 1e-3 <= tflops < 1e5:
@@ -139,11 +128,11 @@ def _evidence(
             marks |= read_marks(Path(source))
             if not facts.steps:
                 continue
-        seen, said = observe(request, text)
+        seen, said = observe(asked, text)
         notes += [line for line in said if line not in notes and "defaults used" not in line]
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:
-        seen, said = observe(request, "1 s")
+        seen, said = observe(asked, "1 s")
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
         notes += [line for line in said if "defaults used" not in line]
@@ -196,7 +185,7 @@ def _logged(facts: LogFacts | None, reserved: bool) -> tuple[float | None, float
     return max(values, default=None), None if flops else last.mfu, flops
 
 
-def _tell_memory(request: Request, texts: list[str], as_json: bool, alone: bool) -> int:
+def _tell_memory(asked: Question, texts: list[str], as_json: bool, alone: bool) -> int:
     """Explain the memory of logs that ran out of it, or say nothing of time."""
     from planner.calibrate.diagnosis.explain_memory import explain
     from planner.calibrate.own_runs import configured, parse_run
@@ -207,7 +196,7 @@ def _tell_memory(request: Request, texts: list[str], as_json: bool, alone: bool)
         facts = _log(parse_run(text)[0])
         if facts is None or not (facts.ooms or not facts.steps):
             continue
-        problem, config, _ = configured(request, text, facts)
+        problem, config, _ = configured(asked, text, facts)
         story = explain(facts, problem, config)
         if not as_json:
             say(memory_story_document(story))

@@ -8,23 +8,30 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from planner.cli.options import check_count
+from planner.ask.option import as_written
 from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
-    from planner.ask.request import Request
+    from planner.ask.question import Question
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
 
+OF_RUN: Final = (
+    "gpus",
+    "tokens",
+    "headroom",
+    "assume",
+    "calibration",
+)  # what may change under one configuration
 _NO_PLAN = "an estimate needs MODEL and CLUSTER, or a file of planner plan -o"
 _HINT = 'write it like: planner estimate llama-3.1-8b "1x8 h100" --set tp=2'
 
 
 def estimated(
-    request: Request, index: int | None, other: str | None
+    request: Question, index: int | None, other: str | None
 ) -> tuple[Plan, Problem | None, tuple[str, ...]]:
     """The estimate that is asked for, of which problem, and what was assumed; of a plan file its `index`-th
     configuration, on the cluster that `other` names. Without a problem only where nothing fits in the plan file.
@@ -44,45 +51,47 @@ def estimated(
     return make_estimate(request), *resolve(request)
 
 
-def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Problem | None, tuple[str, ...]]:
+def _of_plan(
+    request: Question, index: int, other: str | None
+) -> tuple[Plan, Problem | None, tuple[str, ...]]:
     """One configuration of a plan file, costed anew under the split that the plan gives it; the plan as it is where it
     holds none."""
     from planner.answer.estimate import estimate_of
     from planner.answer.launchable import with_launch_note
-    from planner.ask.planned import check_same, planned_problem
+    from planner.ask.planned import check_same, planned_problem, planned_question
     from planner.catalog.load_campaign import load_assumptions
 
     started = time.perf_counter()
-    check_count("gpus", request.gpus)
-    plan = _plan_of(request)
+    plan, changed = _plan_of(request)
     if not plan.choices:
         return plan, None, ()
     planned = plan.choice(index)
     chunks = planned.split.layers_per_chunk if planned.split else ()
-    asked, calibration = replace(request, headroom=plan.headroom), _path(request.calibration)
+    asked, gpus = planned_question(plan, **changed), changed.get("gpus")
+    calibration = _path(asked.calibration)
     said: tuple[str, ...] = (f"configuration {index} of {request.model}, evaluated again",)
     config = planned.config.parallel()
     if other is None:
         problem = planned_problem(plan, planned, None, calibration)
         for choice in estimate_of(problem, config, chunks, asked, said, started).choices:
             check_same(planned, choice.step_time)
-    if other is not None or request.gpus not in (None, plan.subject.cluster.devices):
-        problem, moved = _elsewhere(plan, planned, other, request.gpus, calibration)
-        config, changed = _on_devices(config, problem)
-        said += (*moved, *changed)
-    campaign, job = load_assumptions(request.assume), problem.job
+    if other is not None or gpus not in (None, plan.subject.cluster.devices):
+        problem, moved = _elsewhere(plan, planned, other, gpus, calibration)
+        config, dealt = _on_devices(config, problem)
+        said += (*moved, *dealt)
+    campaign, job = load_assumptions(asked.assume), problem.job
     if campaign.record("checkpoint_writing").given:
         job = replace(job, checkpoint_staged=campaign.stages_checkpoints)
-    if request.tokens is not None:
-        job = replace(job, tokens=request.tokens)
+    if asked.tokens is not None:
+        job = replace(job, tokens=asked.tokens)
     problem = replace(problem, job=job)
     found = estimate_of(problem, config, chunks, asked, said, started)
+    found = found.model_copy(update={"asked": as_written(asked)})
     return with_launch_note(found, problem.model, problem.stack), problem, said
 
 
-def _plan_of(request: Request) -> Plan:
-    """The plan that a request names. Raises `InputError`."""
-    from planner.ask.request import Request
+def _plan_of(request: Question) -> tuple[Plan, dict[str, Any]]:
+    """The plan that a request names, and what its question is changed by. Raises `InputError`."""
     from planner.spec.load_plan import load_plan
 
     name = request.model
@@ -92,15 +101,12 @@ def _plan_of(request: Request) -> Plan:
         )
     if not (name.endswith(".json") and Path(name).is_file()):
         raise InputError(_NO_PLAN, name, _HINT)
-    usual = replace(
-        Request(name, ""), gpus=request.gpus, calibration=request.calibration, assume=request.assume,
-        tokens=request.tokens,
-    )  # fmt: skip
-    if request != usual:
+    changed = {key: value for key, value in as_written(request).items() if key not in ("model", "cluster")}
+    if not changed.keys() <= {*OF_RUN}:
         must = "a plan file says the job, the stack and the configuration"
-        kept = "--choice, --cluster, --gpus, --tokens, --memory, --calibration and --assume"
+        kept = ", ".join(f"--{key}" for key in ("choice", "cluster", *OF_RUN, "memory"))
         raise InputError(must, "other options", f"leave all but {kept} out")
-    return load_plan(name)
+    return load_plan(name), changed
 
 
 def _path(text: str | None) -> Path | None:

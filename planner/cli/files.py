@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from planner.ask.option import as_written, options_of
+from planner.ask.question import Question
 from planner.errors import FileInputError, InputError
 from planner.wording import reword
 
@@ -165,18 +167,13 @@ def as_the_framework_allows(problem: Problem, framework: Framework, stated: tupl
 
 
 def problem_of(
-    parsed: ParsedConfig,
-    framework: Framework,
-    cluster: str,
-    gpus: int | None,
-    model: str | None,
-    stack: str | None,
-    calibration: Path | None = None,
-) -> tuple[Problem, list[str]]:
-    """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
+    parsed: ParsedConfig, framework: Framework, asked: Question
+) -> tuple[Problem, list[str]]:  # fmt: skip
+    """Model, cluster, job and stack that files are checked against, and what was assumed; what the files say of the job
+    counts, and the question where they don't. Raises `InputError`."""
+    from planner.ask.request import job_of, named_precision
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import require_release, stack_to_plan
-    from planner.spec.job import Job, Optimizer
     from planner.spec.load_model import load_model
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe, with_device_kernels
     from planner.spec.machine.load_cluster import load_cluster
@@ -184,7 +181,12 @@ def problem_of(
     from planner.spec.precision import Precision
     from planner.spec.rule import Problem
 
-    spec = load_model(model) if model is not None else parsed.model
+    model, gpus = asked.model or None, asked.gpus
+    if asked.mtp and model is None:
+        raise InputError(
+            "--mtp needs a model that is named", "none", "add --model, or leave --mtp to the files"
+        )
+    spec = load_model(model, asked.mtp) if model is not None else parsed.model
     if spec is None:
         must = f"the model must be known: these {framework.title} files do not describe it"
         how = "name the model with --model NAME or a config.json"
@@ -198,7 +200,7 @@ def problem_of(
     if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
         said.append(f"the files start {parsed.devices} processes, --gpus says {gpus}")
     try:
-        hardware = load_cluster(cluster, devices)
+        hardware = load_cluster(asked.cluster, devices)
     except InputError as error:
         if gpus is None and devices is not None:  # nobody gave --gpus
             reword(error, lambda name, value: _STARTED if name == "gpus" and not value else None)
@@ -213,28 +215,24 @@ def problem_of(
         shards = max(parsed.axes.get("dp", hardware.num_devices // _product(parsed)), 1)
         batch = parsed.axes.get("micro_batch", 1) * shards * parsed.axes.get("num_microbatches", 1)
         said.append(f"the files don't state a global batch; assumed {batch:,} sequences")
-    overlay = load_overlay(str(calibration)) if calibration is not None else None
-    name = stack if stack is not None else (overlay.stack if overlay else "") or None
+    overlay = load_overlay(asked.calibration) if asked.calibration is not None else None
+    name = asked.stack if asked.stack is not None else (overlay.stack if overlay else "") or None
     newest = parsed.stack or newest_stack(framework, parsed.engine)
-    job = Job(
-        seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
-        bf16_layers=parsed.bf16_layers,
-    )  # fmt: skip
     if (adapters := parsed.adapters) is not None:
-        job = replace(
-            job, lora_rank=adapters.rank, lora_targets=adapters.targets, frozen_bits=adapters.frozen_bits
-        )
         said.append(
             f"adapters of rank {adapters.rank} ({adapters.targets}) beside weights frozen in {adapters.frozen_bits} "
             "bits are trained" + (", none on experts" if spec.is_moe else "")
         )
+    asked = _as_stated(asked, parsed, said)
+    precision = Precision.BF16 if asked.precision is None else named_precision(asked.precision)
     options = (*(parsed.usual_options if name is None else ()), *parsed.stack_options)
     software = stack_to_plan(newest if name is None else name)
     if name is not None:
         _require_own(software, framework, stack_to_plan(newest))
     software = _with_options(software, options, parsed, said)
-    require_recipe(software, hardware.accelerator, job.precision)
-    require_release(software, job.precision)
+    require_recipe(software, hardware.accelerator, precision)
+    require_release(software, precision)
+    job = job_of(asked, seq_len, batch, precision, spec, software, said)
     software = _with_settings(software, parsed, spec, said)
     if name != software.name:
         said.append(f"stack {software.name}")
@@ -246,6 +244,29 @@ def problem_of(
     return Problem(
         spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator, job.precision)
     ), said
+
+
+def _as_stated(asked: Question, parsed: ParsedConfig, said: list[str]) -> Question:
+    """The question with what the files state of the job, which counts."""
+    adapters = parsed.adapters
+    stated: dict[str, Any] = {
+        "precision": parsed.precision, "optimizer": parsed.optimizer,
+        "bf16_layers": parsed.bf16_layers if any(parsed.bf16_layers) else None,
+    }  # fmt: skip
+    if adapters is not None:
+        stated |= {
+            "lora_rank": adapters.rank,
+            "lora_targets": adapters.targets,
+            "frozen_bits": adapters.frozen_bits,
+        }
+    stated = {name: value for name, value in stated.items() if value is not None}
+    given = as_written(asked)
+    for name, one in options_of(Question).items():
+        if name in stated and name in given and one.written(stated[name]) != given[name]:
+            said.append(
+                f"the files state {one.words} {one.written(stated[name])}, asked is {given[name]}: the files count"
+            )
+    return replace(asked, **stated)
 
 
 def _require_own(stack: Stack, framework: Framework, newest: Stack) -> None:

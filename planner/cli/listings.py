@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import GpusOption, JsonOption, MtpOption, SeqLenOption, check_count
+from planner.cli.options import GpusOption, JsonOption, MtpOption, SeqLenOption
 from planner.cli.output import say, say_json
 from planner.errors import InputError
 
@@ -32,8 +32,8 @@ def model(
     as_json: JsonOption = False,
 ) -> int:
     """Show a model's parameters and FLOPs, or list all."""
-    check_count("seq-len", seq_len)
-    check_count("batch", batch)
+    if batch is not None and batch < 1:
+        raise InputError("--batch must be a whole number, 1 or more", str(batch))
     from planner.report.listings import catalog_facts, model_facts
     from planner.report.listings_text import catalog_document, model_document
     from planner.spec.load_model import load_model

@@ -19,19 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from planner import __version__
-from planner.cli.options import (
-    DEFAULT_TUNING,
-    AnswerOption,
-    AssumeOption,
-    ClusterArgument,
-    GpusOption,
-    JsonOption,
-    ModelArgument,
-    OutputOption,
-    TuningOptions,
-    check_count,
-    takes_job,
-)
+from planner.ask.question import ComparisonQuestion, Options, Question, Request, SizeQuestion
+from planner.cli.options import AnswerOption, AssumeOption, JsonOption, OutputOption, Shown, takes_question
 from planner.cli.output import answers, progress, say, say_json, tell, unwritable, updates
 from planner.errors import InputError
 
@@ -75,57 +64,26 @@ PLAN_EPILOG = (
 )
 
 
-def plan(
-    model: ModelArgument,
-    cluster: ClusterArgument,
-    gpus: GpusOption = None,
-    job: TuningOptions = DEFAULT_TUNING,
-    objective: Annotated[
-        str,
-        typer.Option(
-            help="Minimize step_time; or cost, energy or gpus (may use fewer than --gpus); or maximize headroom."
-        ),
-    ] = "step_time",
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop searching after this many seconds and report the best so far (finishing takes a few more)."
-        ),
-    ] = None,
-    effort: Annotated[
-        float,
-        typer.Option(help="Times as much work on pipeline layouts as by default: closes gaps of the proof."),
-    ] = 1.0,
-    borderline: Annotated[
-        bool,
-        typer.Option(
-            "--borderline",
-            help="Also accept borderline memory if at least 2 % faster.",
-        ),
-    ] = False,
-    top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
-    as_json: JsonOption = False,
-    output: OutputOption = None,
-) -> int:
+def plan(asked: Request, as_json: JsonOption = False, output: OutputOption = None) -> int:
     """Find the fastest configuration that fits. Says why it is, and how sure that is."""
     from dataclasses import replace
 
-    request = job.request(model, cluster, gpus)
-    _check_output(output, model, cluster, job)
+    _check_output(output, asked)
     from planner.answer.plan import make_plan
     from planner.spec.planfile import CHOOSES_SIZE
 
     answer = make_plan
-    if objective in CHOOSES_SIZE:
+    if asked.objective in CHOOSES_SIZE:
         from planner.answer.objective import plan_with_size as answer
-    asked = replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
-    # the text does not show the front
-    asked = replace(asked, effort=effort, front=as_json or output is not None)
+    asked = replace(asked, front=as_json or output is not None)  # the text does not show the front
     with progress("searching"):
         found = answer(asked)
     return _deliver(found, as_json, output)
 
 
+CLUSTER_OF_PLAN = Shown(
+    required=False, text="As for plan; left out where MODEL is a plan file.", metavar="[CLUSTER]"
+)
 ESTIMATE_EPILOG = (
     '\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8\n'
     "  planner estimate plan.json --choice 1 --cluster dgx-b200"
@@ -133,12 +91,7 @@ ESTIMATE_EPILOG = (
 
 
 def estimate(
-    model: ModelArgument,
-    cluster: Annotated[
-        str, typer.Argument(metavar="[CLUSTER]", help="As for plan; left out where MODEL is a plan file.")
-    ] = "",
-    gpus: GpusOption = None,
-    job: TuningOptions = DEFAULT_TUNING,
+    asked: Annotated[Question, {"cluster": CLUSTER_OF_PLAN}],
     choice: Annotated[
         int | None, typer.Option(min=0, help="Index of the configuration: 0 is #1 of the plan's table.")
     ] = None,
@@ -157,14 +110,13 @@ def estimate(
     output: OutputOption = None,
 ) -> int:
     """Estimate step time and memory of one configuration. Says which rule it breaks where it is not legal."""
-    request = job.request(model, cluster, gpus)
     if stage is not None and not memory:
         raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
-    _check_output(output, model, cluster, job)
+    _check_output(output, asked)
     from planner.cli.estimate import estimated
 
     with progress("estimating"):
-        found, problem, assumed = estimated(request, choice, other)
+        found, problem, assumed = estimated(asked, choice, other)
     if problem is None or not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli.memory import explain_memory
@@ -177,12 +129,13 @@ def estimate(
     return tell(answer, as_json)
 
 
-def _check_output(output: Path | None, model: str, cluster: str, job: TuningOptions) -> None:
+def _check_output(output: Path | None, asked: Options) -> None:
     """Refuse a target that cannot be written, or is read, before any work is done."""
     if output is not None:
         from planner.spec.save import check_target
 
-        check_target(output, model, cluster, job.calibration, job.expert_loads)
+        read = (getattr(asked, name, None) for name in ("model", "cluster", "calibration", "expert_loads"))
+        check_target(output, *read)
 
 
 COMPARE_EPILOG = (
@@ -191,65 +144,26 @@ COMPARE_EPILOG = (
 )
 
 
-def compare(
-    model: ModelArgument,
-    clusters: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B,...", help="Clusters, with commas between; repeatable."),
-    ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N[,N...]",
-            help="GPUs per cluster: one number for all, or one each (default: whole clusters).",
-        ),
-    ] = None,
-    job: TuningOptions = DEFAULT_TUNING,
-    objective: Annotated[
-        str, typer.Option(help="What to order by: step_time, days, cost or energy.")
-    ] = "step_time",
-    as_json: JsonOption = False,
-    output: AnswerOption = None,
-) -> int:
+def compare(asked: ComparisonQuestion, as_json: JsonOption = False, output: AnswerOption = None) -> int:
     """Compare the best plan on several clusters. Shows time, cost, energy and what limits each."""
-    request = job.request(model)
-    _check_output(output, model, "", job)
+    _check_output(output, asked)
     from planner.cli import campaign
 
     with progress("comparing") as spinner:
-        answer = campaign.compare(request, clusters or [], gpus, objective, updates(spinner))
+        answer = campaign.compare(asked, updates(spinner))
     return tell(answer, as_json, output)
 
 
 SIZE_EPILOG = "\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T --days 60"
 
 
-def size(
-    model: ModelArgument,
-    cluster: ClusterArgument,
-    days: Annotated[str | None, typer.Option(metavar="D", help="Fewest GPUs that end within D days.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="$", help="Fastest within a budget, such as 5M.")
-    ] = None,
-    least: Annotated[bool, typer.Option("--min", help="Fewest GPUs that fit at all.")] = False,
-    max_gpus: Annotated[
-        int | None, typer.Option(help="Largest size to try (default: all; 131,072 of a node type).")
-    ] = None,
-    spare_nodes: Annotated[
-        str | None, typer.Option(metavar="N", help="Spare nodes to reserve and pay for, or 'enough'.")
-    ] = None,
-    job: TuningOptions = DEFAULT_TUNING,
-    as_json: JsonOption = False,
-    output: AnswerOption = None,
-) -> int:
+def size(asked: SizeQuestion, as_json: JsonOption = False, output: AnswerOption = None) -> int:
     """Choose the number of GPUs. The fewest that fit or end in time, or the fastest within a budget."""
-    check_count("max-gpus", max_gpus)
-    request = job.request(model, cluster, max_gpus)
-    _check_output(output, model, cluster, job)
+    _check_output(output, asked)
     from planner.cli import campaign
 
     with progress("sizing") as spinner:
-        answer = campaign.size(request, days, budget, least, spare_nodes, updates(spinner))
+        answer = campaign.size(asked, updates(spinner))
     return tell(answer, as_json, output)
 
 
@@ -355,7 +269,7 @@ def command_line(verb: str = "") -> typer.Typer:
     for name in [verb] if verb in _VERBS else _VERBS:
         module, epilog = _VERBS[name]
         found = vars(import_module(f"planner.cli.{module}"))
-        app.command(name, epilog=found[epilog])(answers(takes_job(found[name])))
+        app.command(name, epilog=found[epilog])(answers(takes_question(found[name])))
     return app
 
 

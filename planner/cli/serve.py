@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from planner.ask.option import Option, options_of
+from planner.ask.question import Question, Request
 from planner.cli.options import CalibrationOption
 from planner.cli.report import MOST_CELLS, MOST_RANKS, drawn_plan_page
 from planner.errors import InputError, PlannerError, UnknownNameError, install_hint
 from planner.wording import reword, reworded
 
 if TYPE_CHECKING:
-    from planner.ask.request import Request
     from planner.spec.planfile import Plan
 
 EPILOG = "\b\nExamples:\n  planner serve --port 8765\n  planner serve --calibration ours.yaml"
-FIELDS: Final = {  # of the form -> as they are called on the page
-    "model": "model", "cluster": "cluster", "gpus": "GPUs", "seq_len": "sequence", "global_batch": "batch",
-    "tokens": "tokens", "precision": "precision", "stack": "software", "set": "only",
-    "without": "without",
-}  # fmt: skip
+OPTIONS: Final = {name: one for name, one in options_of(Question).items() if not one.reader.is_file}
+FIELDS: Final = {
+    name: one.shown for name, one in OPTIONS.items()
+}  # of the form -> as they are called on the page
+ASKED_FIRST: Final = {"model": "llama-3.1-70b", "cluster": "dgx-h100", "gpus": "512", "tokens": "15T"}
 LONGEST: Final = 200  # characters of a field
 AT_ONCE: Final = 2  # answers computed at the same time
 KEPT: Final = 64  # answers
@@ -102,7 +103,7 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     calibration of the server's own command line, which holds for one stack on one device."""
     from planner.catalog.load_stacks import shipped_stack
     from planner.catalog.several_stacks import ANY, BETWEEN
-    from planner.cli.options import TuningOptions
+    from planner.spec.load_loads import zipf_exponent
     from planner.spec.load_model import catalog_models, resolve_catalog_name
     from planner.spec.machine.load_cluster import cluster_names, names_no_file
 
@@ -118,17 +119,10 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     for name in (stack or "").split(BETWEEN):
         if stack is not None and name.lower() != ANY:
             shipped_stack(name)
-    options = TuningOptions(
-        seq_len=_number(given, "seq_len"),
-        global_batch=given.get("global_batch"),
-        precision=given.get("precision"),
-        stack=stack,
-        tokens=given.get("tokens"),
-        settings=given.get("set", "").split() or None,
-        without=given.get("without", "").split(),
-        calibration=_file(calibration),
-    )
-    return options.request(model, cluster, _number(given, "gpus"))
+    if (loads := given.get("expert_loads")) is not None and zipf_exponent(loads) is None:
+        raise InputError("--expert-loads of the page must be a distribution", loads, "write zipf:0.6, say")
+    said: dict[str, Any] = {"model": "", "cluster": "", "calibration": calibration, **given}
+    return Request(**said)
 
 
 def on_page(name: str, value: str) -> str | None:
@@ -139,16 +133,6 @@ def on_page(name: str, value: str) -> str | None:
 
 def _file(calibration: str | None) -> Path | None:
     return Path(calibration) if calibration is not None else None
-
-
-def _number(given: Mapping[str, str], key: str) -> int | None:
-    text = given.get(key)
-    if text is None:
-        return None
-    plain = text.replace(",", "")
-    if not (plain.isascii() and plain.isdigit() and 0 < int(plain) < 10**9):
-        raise InputError(f"{key} must be a whole number from 1 to {10**9 - 1:,}", text)
-    return int(plain)
 
 
 @lru_cache(maxsize=KEPT)
@@ -299,15 +283,19 @@ def pipeline_drawing(query: Mapping[str, str], calibration: str | None = None) -
 
 def form_page() -> str:
     """The page before its first answer: the form, with the names that planner knows."""
-    from planner.catalog.load_stacks import DEFAULT_STACK, stacks_to_plan
-    from planner.catalog.several_stacks import ANY
     from planner.report.html import rendered
-    from planner.spec.load_model import catalog_models
-    from planner.spec.machine.load_cluster import cluster_names
-    from planner.spec.precision import Precision
 
-    stacks = [*(name for name in stacks_to_plan() if name != DEFAULT_STACK), ANY]
-    return rendered(
-        "serve.html.j2", models=catalog_models(), clusters=cluster_names(), default_stack=DEFAULT_STACK,
-        stacks=stacks, precisions=[str(p) for p in Precision],
-    )  # fmt: skip
+    fields = [
+        {
+            "name": name, "label": one.shown, "wide": one.label.wide, "flag": one.reader.flag, "first": one.label.first,
+            "empty": one.label.empty or _usual(one), "required": one.required, "value": ASKED_FIRST.get(name, ""),
+            "names": [*map(str, one.names())] if one.names else [], "help": reworded(one.help, on_page),
+        }
+        for name, one in OPTIONS.items()
+    ]  # fmt: skip
+    return rendered("serve.html.j2", fields=fields)
+
+
+def _usual(one: Option[Any, Any]) -> str:
+    """What stands in an empty field: the usual value."""
+    return "" if one.default in (None, (), "", False) or one.reader.many else str(one.written(one.default))

@@ -15,19 +15,17 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from planner import __version__
-from planner.errors import FileInputError, InputError, PlannerError, install_hint
+from planner.errors import FileInputError, InputError, install_hint
 
 if TYPE_CHECKING:
     from planner.answer.sweep_workers import Workers
     from planner.ask.request import Request
-    from planner.spec.load_sweep import SweepFile
     from planner.spec.rows import Row
 
 EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
@@ -57,9 +55,8 @@ def sweep(
     restart: RestartOption = False,
 ) -> int:
     """Plan a grid of jobs into one table. Every combination of models, clusters, sizes, sequences and batches."""
-    from planner.spec.load_sweep import SweepFile, load_sweep
+    from planner.ask.load_sweep import load_sweep
     from planner.spec.save import check_target
-    from planner.wording import as_key, reword
 
     if output.suffix not in FORMATS:
         raise InputError("the table must be .csv or .parquet", str(output), "write -o results.csv")
@@ -70,13 +67,8 @@ def sweep(
     if output.suffix == ".parquet":
         _parquet()
     check_target(output, file)
-    asked = load_sweep(file)
-    try:
-        requests = requests_of(asked)
-    except PlannerError as error:  # in words of the file, where the words of the command line are none
-        reword(error, lambda name, value: as_key(name, value) if name in SweepFile.model_fields else None)
-        raise FileInputError(str(file), error.must, error.given, error.hint) from None
-    journal = Journal(output, _digest(requests, asked.top), restart)
+    requests = load_sweep(file).requests()
+    journal = Journal(output, _digest(requests), restart)
     left = {i: request for i, request in enumerate(requests) if i not in journal.done}
     if journal.done:
         _say(f"{len(journal.done):,} of {len(requests):,} points were done before")
@@ -112,44 +104,6 @@ def sweep(
 
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
-
-
-def requests_of(asked: SweepFile) -> list[Request]:
-    """The questions of a sweep, in its order. Raises `InputError`."""
-    from planner.catalog.load_campaign import load_assumptions
-    from planner.catalog.load_overlay import load_overlay
-    from planner.cli.options import JobOptions
-    from planner.space.without import names_left_out
-
-    if "layout" in asked.set:
-        raise InputError(
-            "a sweep solves the splits itself", "layout", "use planner estimate, or leave it out"
-        )
-    load_assumptions(asked.assume)  # what every point shares is told once, and before the work
-    if asked.calibration is not None:
-        load_overlay(asked.calibration)
-    settings = [f"{axis}={','.join(values)}" for axis, values in asked.set.items()]
-    without = names_left_out(asked.without)
-    tokens = None if asked.tokens is None else str(asked.tokens)
-    requests = []
-    for point in asked.points():
-        options = JobOptions(
-            **{key: value for key, value in point.items() if key not in ("model", "cluster", "gpus")},
-            tokens=tokens, settings=settings, headroom=asked.headroom, mtp=asked.mtp, assume=list(asked.assume),
-            calibration=Path(asked.calibration) if asked.calibration is not None else None,
-        )  # fmt: skip
-        request = options.request(point["model"], point["cluster"], point.get("gpus"))
-        requests.append(
-            replace(
-                request,
-                top=asked.top,
-                thorough=asked.thorough,
-                without=without,
-                front=False,
-                seek_batch=False,
-            )
-        )
-    return requests
 
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:
@@ -199,12 +153,12 @@ def _told(answers: Iterator[tuple[int, list[Row]]], total: int, done: int) -> It
             told, when = done, time.monotonic()
 
 
-def _digest(requests: Sequence[Request], top: int) -> str:
+def _digest(requests: Sequence[Request]) -> str:
     """What a journal must have been written for to be gone on with."""
     from hashlib import sha256  # loads OpenSSL
 
     asked = "\n".join(repr(request) for request in requests)
-    return sha256(f"{__version__}\n{top}\n{asked}".encode()).hexdigest()
+    return sha256(f"{__version__}\n{asked}".encode()).hexdigest()
 
 
 class Journal:

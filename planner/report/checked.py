@@ -46,7 +46,11 @@ def _figures(answer: Mapping[str, Any]) -> list[str]:
         short, room = (format_capacity(answer[f"host_memory_{part}_bytes"]) for part in ("short", "limit"))
         lines.append(f"a node's host needs {short} more than its {room}")
     rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
-    return [*lines, f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU"]
+    lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
+    if "days" in answer:
+        price = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:,.0f}"
+        lines.append(f"the whole run: {answer['days']:,.1f} days{price}")
+    return lines
 
 
 def _better(answer: Mapping[str, Any]) -> list[RenderableType]:

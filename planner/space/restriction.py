@@ -6,12 +6,13 @@ Left out: whether the values are legal, which the rules decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from planner.errors import InputError, UnknownNameError
 from planner.space.axes import RESTRICTABLE, degree_range
 from planner.spec.config import (
+    CODED,
     CUDA_GRAPH_MODULES,
     OFFLOAD_LABELS,
     RECOMPUTE_MODULES,
@@ -81,6 +82,32 @@ def split_layout(settings: Iterable[str]) -> tuple[str, list[str]]:
     if len(layouts) > 1 or not all(layouts):
         raise InputError("--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3")
     return "".join(layouts), [setting for name, _, setting in stated if name != "layout"]
+
+
+def restriction_of(given: Mapping[str, object]) -> tuple[dict[str, tuple[int, ...]], str]:
+    """The values that a mapping such as {"tp": 8, "pp": [4, 8], "schedule": "1f1b"} leaves to each axis, and its
+    layout; whole numbers stand for names where an axis has names, as a plan's table has them. Raises `InputError`."""
+    texts, codes = [], dict[str, tuple[int, ...]]()
+    for name, values in given.items():
+        if name == "layout" and not values:
+            continue
+        several = values if isinstance(values, Sequence) and not isinstance(values, str) else [values]
+        numbers = [one for one in several if type(one) is int]
+        if name in CODED and len(numbers) == len(several):
+            codes[name] = tuple(_code(name, one) for one in numbers)
+        else:
+            texts.append(f"{name}={','.join(map(str, several))}")
+    layout, settings = split_layout(texts)
+    return parse_restriction(settings) | codes, layout
+
+
+def _code(axis: str, code: int) -> int:
+    """A code of an axis whose values have names. Raises `InputError`."""
+    try:
+        value_text(axis, code)
+    except (IndexError, KeyError, ValueError):
+        raise InputError(f"{axis} of --set must be a name", str(code)) from None
+    return code
 
 
 def _degree(axis: str, value: str, setting: str, example: str) -> int:

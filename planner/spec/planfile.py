@@ -438,6 +438,11 @@ class Plan(Record):
         description="the answer in a line, with a gap of its proof; a second line names the recommended configuration "
         "where that is another"
     )
+    asked: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the question: what was said of the options of `planner.ask.question`, by name, as these read it; "
+        "absent in older files",
+    )
     subject: Subject
     choices: tuple[Choice, ...] = Field((), description="best first; of an estimate, the one asked about")
     violations: tuple[BrokenRule, ...] = Field((), description="rules an illegal configuration breaks")

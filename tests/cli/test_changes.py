@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.changes import setting_changes
 from planner.cli.check import check_files
 from planner.spec.config import ContextKind, ParallelConfig, Recompute, Schedule
@@ -98,7 +99,7 @@ mode = "full"
 
 def better(**files: str) -> dict[str, object]:
     named = {name.replace("__", "."): text for name, text in files.items()}
-    found = check_files(named, CLUSTER, 16, "llama-3.1-8b", None, None, 4096, 64)["better"]
+    found = check_files(named, Question("llama-3.1-8b", CLUSTER, 16, seq_len=4096, global_batch=64))["better"]
     assert found is not None
     return dict(found)
 

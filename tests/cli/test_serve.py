@@ -30,7 +30,13 @@ ASKED = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "16", "seq_len"
 
 def test_the_question_in_an_address_is_the_verbs() -> None:
     wanted = Request(
-        "llama-3.2-1b", "dgx-h100", 16, 2048, "64", tokens=1e10, restrict={"pp": (2,), "tp": (1,)}
+        "llama-3.2-1b",
+        "dgx-h100",
+        16,
+        seq_len=2048,
+        global_batch="64",
+        tokens=1e10,
+        set={"pp": (2,), "tp": (1,)},
     )
     assert asked(ASKED) == wanted
     assert answer(ASKED).choices == make_plan(wanted).choices
@@ -89,7 +95,7 @@ def test_a_family_of_stacks_may_be_asked_for() -> None:
 
 
 def test_a_number_out_of_bounds_is_told_both_bounds() -> None:
-    with pytest.raises(PlannerError, match="gpus must be a whole number from 1 to 999,999,999"):
+    with pytest.raises(PlannerError, match="gpus must be a whole number from 1 to 1,000,000,000"):
         asked(ASKED | {"gpus": "8000000000"})
 
 

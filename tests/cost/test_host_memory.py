@@ -141,7 +141,7 @@ def test_an_answer_names_the_host_that_is_too_small(tmp_path: Path) -> None:
             seq_len=4096,
             global_batch="32",
             stack="deepspeed-2025",
-            restrict=given,
+            set=given,
         )
         made = make_estimate(request)
         memory = made.choices[0].memory
@@ -163,10 +163,10 @@ def test_an_answer_names_the_host_that_is_too_small(tmp_path: Path) -> None:
 def test_an_answer_says_where_hosts_are_not_known() -> None:
     given = {"zero": (3,), "offload": (OFFLOAD_OPTIMIZER,)}
     request = Request(
-        "llama-3.1-8b", "1x8 h100", 8, seq_len=4096, global_batch="32", stack="deepspeed-2025", restrict=given
+        "llama-3.1-8b", "1x8 h100", 8, seq_len=4096, global_batch="32", stack="deepspeed-2025", set=given
     )
     assert any("not checked" in said for said in make_estimate(request).choices[0].why)
-    plain = make_estimate(replace(request, restrict={"zero": (3,)}))
+    plain = make_estimate(replace(request, set={"zero": (3,)}))
     assert not any("host" in said for said in plain.choices[0].why)
 
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_that_training_waits_for_is_not_copied_to_the_host(tmp_path
         tmp_path / "plan.json",
     )
     path.write_text(spec.read_text().replace("host_memory: 2 TiB", "host_memory: 64 GiB"))
-    request = Request("llama-3.1-8b", str(path), 8, seq_len=4096, global_batch="32", restrict={"tp": (8,)})
+    request = Request("llama-3.1-8b", str(path), 8, seq_len=4096, global_batch="32", set={"tp": (8,)})
     waits = replace(request, assume=("checkpoint_writing=blocking",))
     assert make_plan(request).verdict is Verdict.NOTHING_FITS
     assert make_plan(waits).verdict is Verdict.FOUND

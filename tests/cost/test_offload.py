@@ -31,7 +31,7 @@ LARGE = Request(
     seq_len=4096,
     global_batch="32",
     stack="deepspeed-2025",
-    restrict=PINS,
+    set=PINS,
 )
 
 
@@ -70,7 +70,7 @@ def test_a_host_of_fsdp_sums_gradients_in_fp32() -> None:
     """8.03e9 parameters over 8 devices: fp32 shards in twice a micro-batch, fp32 gradients out, three times added."""
     asked = Request(
         "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=4096, global_batch="32", stack="torchtitan-2026",
-        restrict={**PINS, "offload": (3,)},
+        set={**PINS, "offload": (3,)},
     )  # fmt: skip
     device = load_cluster("1x8 h100 400G-ib").accelerator
     share, node = 8.03e9 / 8, host_update_rate(device)
@@ -87,7 +87,7 @@ def test_frozen_weights_on_the_host_come_in_for_every_pass() -> None:
     machine = "1x8 rtx4090 100G-ib"
     asked = Request(
         "llama-3.1-70b", machine, seq_len=128, global_batch="8", stack="deepspeed-2025", lora_rank=8,
-        restrict={**PINS, "offload": (3,)},
+        set={**PINS, "offload": (3,)},
     )  # fmt: skip
     choice = make_estimate(asked).choices[0]
     copies = 2 * 2 * 70.6e9 / 8 / copy_rate(load_cluster(machine).accelerator)
@@ -102,7 +102,7 @@ def test_a_host_of_megatron_takes_gradients_as_they_are_kept() -> None:
     """fp32 out and bf16 back, or both in bf16."""
     asked = Request(
         "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=4096, global_batch="32", stack="megatron-2026",
-        restrict={"tp": (1,), "pp": (1,), "micro_batch": (1,), "zero": (1,), "offload": (1,)},
+        set={"tp": (1,), "pp": (1,), "micro_batch": (1,), "zero": (1,), "offload": (1,)},
     )  # fmt: skip
     wide, narrow = (
         make_estimate(replace(asked, stack=stack)).choices[0].time["host_transfer"]
@@ -150,7 +150,7 @@ def test_range_of_what_is_assumed(offload: int, least: float, most: float) -> No
 
 def test_the_band_is_as_wide_as_what_is_assumed() -> None:
     here, there = (
-        make_estimate(replace(LARGE, restrict={**PINS, "offload": (bits,)})).choices[0] for bits in (0, 1)
+        make_estimate(replace(LARGE, set={**PINS, "offload": (bits,)})).choices[0] for bits in (0, 1)
     )
     band = here.step_time_high / here.step_time
     assert here.step_time_low == pytest.approx(here.step_time / band)
@@ -164,7 +164,7 @@ def test_the_band_is_as_wide_as_what_is_assumed() -> None:
 
 
 def test_offload_is_selected_as_any_axis() -> None:
-    here, there = make_estimate(LARGE), make_estimate(replace(LARGE, restrict={**PINS, "offload": (3,)}))
+    here, there = make_estimate(LARGE), make_estimate(replace(LARGE, set={**PINS, "offload": (3,)}))
     assert there.choices[0].memory.peak < here.choices[0].memory.peak
     assert there.choices[0].step_time > here.choices[0].step_time
     assert there.choices[0].time["host_transfer"] > here.choices[0].time["host_transfer"] == 0
@@ -173,25 +173,23 @@ def test_offload_is_selected_as_any_axis() -> None:
 
 def test_what_does_not_fit_otherwise_fits_on_the_host() -> None:
     small = replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048)
-    here = make_plan(replace(small, restrict={**PINS, "offload": (0,)}))
+    here = make_plan(replace(small, set={**PINS, "offload": (0,)}))
     assert not here.choices or here.choices[0].memory.verdict is not MemoryVerdict.FITS
-    either = make_plan(replace(small, restrict={**PINS, "offload": (0, 1, 3)}))
+    either = make_plan(replace(small, set={**PINS, "offload": (0, 1, 3)}))
     assert either.verdict is Verdict.FOUND
     assert "optimizer" in either.choices[0].config.offload
 
 
 def test_a_stack_refuses_what_it_cannot_move() -> None:
-    refused = make_estimate(replace(LARGE, stack="nanotron-2024", restrict={"offload": (1,)}))
+    refused = make_estimate(replace(LARGE, stack="nanotron-2024", set={"offload": (1,)}))
     assert refused.verdict is Verdict.ILLEGAL
     assert "offload-supported" in {broken.rule for broken in refused.violations}
-    without = make_estimate(replace(LARGE, restrict={**PINS, "zero": (2,), "offload": (3,)}))
+    without = make_estimate(replace(LARGE, set={**PINS, "zero": (2,), "offload": (3,)}))
     assert without.verdict is Verdict.ILLEGAL
 
 
 def test_the_search_obeys_what_offload_needs() -> None:
-    found = make_plan(
-        replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048, restrict={"offload": (1, 3)})
-    )
+    found = make_plan(replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048, set={"offload": (1, 3)}))
     assert found.choices
     assert all(choice.config.zero == 3 for choice in found.choices if len(choice.config.offload) == 2)
 

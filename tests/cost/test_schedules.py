@@ -156,10 +156,17 @@ def test_deepseek_v3_as_published() -> None:
     """arXiv 2412.19437: 180,000 GPU-hours of H800 for each trillion tokens, stops and shorter batches included."""
     words = {"pp": (16,), "ep": (64,), "schedule": (int(Schedule.DUALPIPE),), "recompute": (1,)}
     request = Request(
-        "deepseek-v3", "deepseek-h800", 2048, 4096, "15360", "fp8", stack="hai-llm-2024", restrict=words
+        "deepseek-v3",
+        "deepseek-h800",
+        2048,
+        seq_len=4096,
+        global_batch="15360",
+        precision="fp8",
+        stack="hai-llm-2024",
+        set=words,
     )
     plan = make_estimate(request)
     assert plan.choices[0].tokens_per_second_per_device == pytest.approx(1e12 / 180e3 / 3600, rel=0.25)
     exchange = plan.choices[0].time["ep_comm"]
-    alone = make_estimate(replace(request, restrict={**words, "schedule": (int(Schedule.ONE_F_ONE_B),)}))
+    alone = make_estimate(replace(request, set={**words, "schedule": (int(Schedule.ONE_F_ONE_B),)}))
     assert exchange < 0.25 * alone.choices[0].time["ep_comm"]

@@ -37,7 +37,7 @@ def test_cut_ever_finer_the_shapes_leave_what_was_measured() -> None:
 
 
 def test_the_answer_says_it() -> None:
-    plan = make_estimate(Request("llama-3.1-8b", "dgx-h100", gpus=8, restrict={"tp": (1,), "pp": (1,)}))
+    plan = make_estimate(Request("llama-3.1-8b", "dgx-h100", gpus=8, set={"tp": (1,), "pp": (1,)}))
     (line,) = (text for text in plan.choices[0].why if "nearest measured shape" in text)
     # half of the work is a product of 28,672 outputs, 1.75 times the nearest measured 16,384
     assert float(re.search(r"are ([\d.]+)x from", line)[1]) == pytest.approx(1.75**0.6, rel=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.frameworks import framework
 from planner.frameworks.adapters import Adapters, adapters_of, targets_of
@@ -79,7 +80,7 @@ def test_modules_by_name(names: list[str], targets: AdapterTargets, noted: bool)
 
 def test_a_check_costs_them() -> None:
     words = f"{TRAINS} --use_peft --lora_r 16 --lora_target_modules all-linear --dtype bfloat16"
-    full, adapted = (check_files({"run.sh": text}, "dgx-h100", 8, None, None) for text in (TRAINS, words))
+    full, adapted = (check_files({"run.sh": text}, Question("", "dgx-h100", 8)) for text in (TRAINS, words))
     assert adapted["peak_memory_bytes"] < full["peak_memory_bytes"] - 10 * 8e9 / 8
     assert any("adapters of rank 16 (all-linear)" in note for note in adapted["notes"])
     parsed = framework("accelerate").parse({"run.sh": words})

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.files import problem_of
 from planner.errors import InputError
 from planner.frameworks import framework
@@ -47,7 +48,7 @@ def test_prediction_modules_of_a_recipe_are_read() -> None:
 
 
 def read(text: str) -> Stack:
-    return problem_of(BRIDGE.parse({"launch.sh": text}), BRIDGE, "16x8 h100 400G-ib", 128, None, None)[
+    return problem_of(BRIDGE.parse({"launch.sh": text}), BRIDGE, Question("", "16x8 h100 400G-ib", 128))[
         0
     ].stack
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import Judge, check_files
 from planner.errors import FileInputError
 from planner.frameworks import framework
@@ -181,7 +182,7 @@ def test_recipes_are_those_of_the_release() -> None:
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     monkeypatch.setattr(Judge, "best", lambda judge: None)  # what would be better is not asked
-    return lambda script: check_files({"launch.sh": script}, "16x8 h100 400G-ib", 128, None, None)
+    return lambda script: check_files({"launch.sh": script}, Question("", "16x8 h100 400G-ib", 128))
 
 
 def test_both_releases_cost_the_same(checked: Callable[[str], dict[str, Any]]) -> None:

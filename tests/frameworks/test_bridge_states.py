@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.question import Question
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import DP_SERIAL, GATHER_SERIAL, GRADIENTS_16, GRADIENTS_32
 from planner.cli.check import check_files
@@ -131,14 +132,16 @@ def test_check_costs_the_files_gradients_and_says_what_contradicts_them(option: 
         "run.sh": f"{MEASURED} --recipe {SPELLED} model.virtual_pipeline_model_parallel_size=null {words}"
     }
     plain, other = (
-        problem_of(BRIDGE.parse(files), BRIDGE, "2x8 h100 400G-ib", 16, None, stack)[0].stack
+        problem_of(BRIDGE.parse(files), BRIDGE, Question("", "2x8 h100 400G-ib", 16, stack=stack))[0].stack
         for stack in (None, f"megatron-2026+{GRADIENTS_16 if wide else GRADIENTS_32}")
     )
     width = 4.0 if wide else 2.0
     assert plain.states.gradient == other.states.gradient == width
     assert plain.communication.gradient_bytes == other.communication.gradient_bytes == width
     if wide:
-        answer = check_files(files, "2x8 h100 400G-ib", 16, None, f"megatron-2026+{GRADIENTS_16}")
+        answer = check_files(
+            files, Question("", "2x8 h100 400G-ib", 16, stack=f"megatron-2026+{GRADIENTS_16}")
+        )
         assert (
             f"the files say {GRADIENTS_32}, --stack says {GRADIENTS_16}: the files count" in answer["notes"]
         )
@@ -182,7 +185,7 @@ def test_what_is_sent_under_compute(words: str, recipe: str, options: tuple[str,
 def test_weights_that_are_gathered_after_the_step_take_longer() -> None:
     given = f"{MEASURED} --recipe {NAMED_RECIPE} model.context_parallel_size=1 "
     times = [
-        check_files({"run.sh": given + words}, "2x8 h100 400G-ib", 16, None, None)["step_time_s"]
+        check_files({"run.sh": given + words}, Question("", "2x8 h100 400G-ib", 16))["step_time_s"]
         for words in ("", "ddp.overlap_param_gather=false", "ddp.overlap_grad_reduce=false")
     ]
     assert times[0] < times[1] < times[2]
@@ -248,11 +251,13 @@ def test_states_in_16_bits() -> None:
     assert read(narrow).optimizer is Optimizer.ADAMW_BF16
     assert read(f"{aware} optimizer.exp_avg_dtype=torch.bfloat16").optimizer is None
     stack = problem_of(
-        read(f"{aware} optimizer.main_params_dtype=torch.float16"), BRIDGE, "2x8 h100 400G-ib", 16, None, None
+        read(f"{aware} optimizer.main_params_dtype=torch.float16"),
+        BRIDGE,
+        Question("", "2x8 h100 400G-ib", 16),
     )[0].stack
     assert stack.states.master == 2.0
     late = problem_of(
-        read("model.gradient_accumulation_fusion=false"), BRIDGE, "2x8 h100 400G-ib", 16, None, None
+        read("model.gradient_accumulation_fusion=false"), BRIDGE, Question("", "2x8 h100 400G-ib", 16)
     )
     assert not late[0].stack.states.fused_weight_gradient
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.errors import InputError
 from planner.frameworks import framework
@@ -34,7 +35,7 @@ EXPERTS = (
 
 
 def said(script: str, cluster: str = HOPPER) -> dict[str, Any]:
-    return check_files({"run.sh": script}, cluster.strip('"'), None, None, None)
+    return check_files({"run.sh": script}, Question("", cluster.strip('"')))
 
 
 def told(answer: dict[str, Any]) -> list[str]:

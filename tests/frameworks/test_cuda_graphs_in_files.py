@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.errors import InputError, PlannerError, UnsupportedError
 from planner.frameworks import framework
@@ -248,5 +249,5 @@ def test_what_a_recipe_captures() -> None:
 def test_torchtitans_plainest_launch_is_legal(compiles: str) -> None:
     """It captures the step whether or not anything is compiled (0.3.0 config/configs.py disable_cuda_graphs)."""
     text = f"torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b {compiles}\n"
-    facts = check_files({"run.sh": text}, "dgx-h100", None, None, None)
+    facts = check_files({"run.sh": text}, Question("", "dgx-h100"))
     assert (facts["legal"], facts["axes"]["cuda_graph_impl"]) == (True, WHOLE.label)

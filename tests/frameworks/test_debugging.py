@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.frameworks.shell.debugging import debugging_notes
 
@@ -34,7 +35,7 @@ def test_check_says_so() -> None:
         "--vocab-size 32000 --bf16 --swiglu --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer"
     )
     files = {"run.sh": f"export CUDA_LAUNCH_BLOCKING=1\n{train}\n"}
-    notes = check_files(files, "1x8 h100 400G-ib", None, None, None)["notes"]
+    notes = check_files(files, Question("", "1x8 h100 400G-ib"))["notes"]
     assert any(
         note.startswith("CUDA_LAUNCH_BLOCKING is 1: the host waits for every kernel") for note in notes
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
@@ -247,7 +248,7 @@ def test_megatron_is_told_context_parallelism_that_takes_windows_and_sinks(name:
 
     def broken(words: str) -> list[tuple[str, str]]:
         own = {"launch.sh": files["launch.sh"].replace(option, words)}
-        facts = check_files(own, "16x8 h100 400G-ib", None, name, None)
+        facts = check_files(own, Question(name, "16x8 h100 400G-ib"))
         return [(each["rule"], each["hint"]) for each in facts["violations"]]
 
     assert broken(option) == []
@@ -269,7 +270,7 @@ def test_bridge_has_an_exchange_of_its_own_for_mistrals_windows(name: str, own: 
     script = (
         f"torchrun run_recipe.py model.tensor_model_parallel_size=1 model.context_parallel_size=4{said}\n"
     )
-    facts = check_files({"run.sh": script}, "2x8 h100 400G-ib", None, name, None)
+    facts = check_files({"run.sh": script}, Question(name, "2x8 h100 400G-ib"))
     assert facts["legal"], facts["violations"]
     exchange = f"cp:{ContextKind[kind].label}"
     assert (exchange in facts["config"]) == (kind != "P2P")

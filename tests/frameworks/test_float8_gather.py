@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.ask.question import Question
 from planner.ask.request import Request, resolve
 from planner.cli.files import problem_of
 from planner.errors import InputError, UnsupportedError
@@ -234,10 +235,10 @@ def test_files_are_costed_with_their_scales(recipe: str, changes: bool) -> None:
     """On the stack of a release with TOML files, whose scales are those of tensors, compiled where they ask for it."""
     words = {"config.toml": TITAN + f'recipe_name = "{recipe}"\n'}
     titan = framework("torchtitan")
-    found, _ = problem_of(titan.parse(words), titan, "1x8 h100", 8, None, None)
+    found, _ = problem_of(titan.parse(words), titan, Question("", "1x8 h100", 8))
     assert found.stack.name == "torchtitan-2024+no-compile" + changes * f"+recipe-name={recipe}"
     assert not found.stack.kernels.fused_norm
     words["config.toml"] += "[compile]\nenable = true\n"
-    compiled, _ = problem_of(titan.parse(words), titan, "1x8 h100", 8, None, None)
+    compiled, _ = problem_of(titan.parse(words), titan, Question("", "1x8 h100", 8))
     assert compiled.stack.name == "torchtitan-2024" + changes * f"+recipe-name={recipe}"
     assert found.stack.kernels.float8_scales == {"rowwise": "row", "tensorwise": "tensor"}[recipe]

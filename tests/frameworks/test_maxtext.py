@@ -16,6 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from planner.ask.question import Question
 from planner.ask.request import Request, resolve
 from planner.catalog.stack_options import PURE_BF16
 from planner.cli import app
@@ -126,7 +127,7 @@ def test_legal_configurations_are_read_back(
         assert not back.unknown
         assert back.model is not None
         assert same_architecture(back.model, given.model)
-        again, _ = problem_of(back, MAXTEXT, cluster, gpus, None, None)
+        again, _ = problem_of(back, MAXTEXT, Question("", cluster, gpus))
         assert config_of(back, again) == config
         assert replace(again.job, expert_imbalance=given.job.expert_imbalance) == given.job
         assert again.stack == given.stack
@@ -291,7 +292,7 @@ def test_gemma_3_is_written_by_its_name(model: str) -> None:
         assert not back.notes
         assert back.model is not None
         assert back.model.vocab == 262_144
-        again, _ = problem_of(back, MAXTEXT, "tpu-v6e", 256, None, None)
+        again, _ = problem_of(back, MAXTEXT, Question("", "tpu-v6e", 256))
         assert config_of(back, again) == config
         assert written(config, again)["config.yml"] == files["config.yml"]
     noted = read(f"model_name: {MODELS[model]}\nici_fsdp_parallelism: 256\ndcn_data_parallelism: 1\n")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from planner.answer.estimate import make_estimate
+from planner.ask.question import Question
 from planner.ask.request import Request
 from planner.cli.check import Judge, check_files
 from planner.cli.export import render_plan
@@ -37,9 +38,7 @@ def trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trip:
         **job: Any,
     ) -> tuple[Choice, dict[str, Any]]:
         restrict = parse_restriction(["micro_batch=1", *settings.split()])
-        asked = Request(
-            model, cluster, seq_len=4096, global_batch="128", stack=stack, restrict=restrict, **job
-        )
+        asked = Request(model, cluster, seq_len=4096, global_batch="128", stack=stack, set=restrict, **job)
         plan, path = make_estimate(asked), tmp_path / "plan.json"
         assert plan.choices, plan.headline
         save_text(plan.model_dump_json(), path)
@@ -47,7 +46,7 @@ def trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trip:
         (config := tmp_path / "config.json").write_text(files.get("config.json", "{}"))
         texts = {name: text for name, text in files.items() if name not in UNREAD}
         described = str(config) if "config.json" in files else None
-        answer = check_files(texts, cluster, None, None, None, None, 4096, 128, described)
+        answer = check_files(texts, Question("", cluster, seq_len=4096, global_batch=128), described)
         return plan.choices[0], answer
 
     return make
@@ -171,8 +170,8 @@ def test_the_default_dispatcher_is_costed_and_the_better_one_named() -> None:
         "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --micro-batch-size 1 "
         "--global-batch-size 128 --hidden-dropout 0 --attention-dropout 0 --moe-token-dispatcher-type "
     )
-    gathered = check_files({"run.sh": script + "allgather"}, HOPPER, None, None, None)
-    sent = check_files({"run.sh": script + "alltoall"}, HOPPER, None, None, None)
+    gathered = check_files({"run.sh": script + "allgather"}, Question("", HOPPER))
+    sent = check_files({"run.sh": script + "alltoall"}, Question("", HOPPER))
     assert any("moe-token-dispatcher-type=allgather" in note for note in gathered["notes"])
     assert gathered["step_time_s"] > 1.05 * sent["step_time_s"]
     diff = [line.split() for line in gathered["better"]["diff"]]

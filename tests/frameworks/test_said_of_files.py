@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.errors import InputError, PlannerError
 from planner.frameworks import framework
@@ -36,7 +37,7 @@ tensor_parallel_degree = 8
 
 def checked(files: dict[str, str], **more: Any) -> dict[str, Any]:
     asked = {"gpus": 16, "model": "llama-3.1-8b", "stack": None, "seq_len": 4096, "global_batch": 64, **more}
-    return check_files(files, CLUSTER, **asked)
+    return check_files(files, Question("", CLUSTER), **asked)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.source_fields import nanotron_options
+from planner.ask.question import Question
 from planner.cli import app
 from planner.cli.files import problem_of
 from planner.frameworks import framework
@@ -323,7 +324,8 @@ def test_torchtitan_files_of_experts_are_not_those_of_a_release_without(said: st
     text = f'[model]\nname = "deepseek_v3"\nflavor = "16B"\n[parallelism]\n{said}\n'
     parsed = framework("torchtitan").parse({"train.toml": text})
     assert (
-        problem_of(parsed, framework("torchtitan"), "1x8 h100 400G-ib", 8, None, None)[0].stack.name == stack
+        problem_of(parsed, framework("torchtitan"), Question("", "1x8 h100 400G-ib", 8))[0].stack.name
+        == stack
     )
 
 

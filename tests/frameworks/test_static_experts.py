@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.ask.question import Question
 from planner.catalog.stack_options import DP_SERIAL, FUSED_EXPERTS, PAGED_STASH
 from planner.cli.check import check_files
 from planner.errors import InputError, UnsupportedError
@@ -80,7 +81,7 @@ def test_written_and_read_as_costed(name: str, precision: str) -> None:
     read = meant.parse({"launch.sh": files["launch.sh"]})
     found = {one.field: one.value for one in read.stack_settings}
     assert found == {"expert_capacity": 1.5, "expert_stash": 1.2}
-    facts = check_files({"launch.sh": files["launch.sh"]}, "gb200-nvl72", 64, MODEL, None)
+    facts = check_files({"launch.sh": files["launch.sh"]}, Question(MODEL, "gb200-nvl72", 64))
     assert facts["legal"], facts["violations"]
     assert facts["axes"]["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION.label
 
@@ -109,7 +110,7 @@ SCRIPT = (
 )
 def test_recipes_of_ones_own(backend: str, more: str, legal: bool) -> None:
     text = SCRIPT.format(backend=backend, more=more)
-    facts = check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
+    facts = check_files({"run.sh": text}, Question("", "gb200-nvl72", 64))
     assert facts["legal"] is legal
     assert ("modelled with moe_paged_stash_buffer_size_factor_cuda 1.1" in facts["notes"]) is (
         "stash" in more
@@ -134,7 +135,7 @@ def test_the_option_needs_the_dispatcher_whose_buffer_it_is() -> None:
 def test_a_capacity_is_a_number() -> None:
     text = SCRIPT.format(backend="hybridep", more="model.moe_expert_rank_capacity_factor=much")
     with pytest.raises(InputError, match="must be a number"):
-        check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
+        check_files({"run.sh": text}, Question("", "gb200-nvl72", 64))
 
 
 def padded(factor: float, stack: str = "megatron-2026") -> Problem:
@@ -181,7 +182,7 @@ def test_padding_is_written_and_read_as_costed(name: str) -> None:
     files = meant.render(launch(MODEL, WHOLE, padded(1.25)), meant.versions[-1])
     own = {"launch.sh": files["launch.sh"]}
     assert {one.field: one.value for one in meant.parse(own).stack_settings} == {"expert_padding": 1.25}
-    facts = check_files(own, "gb200-nvl72", 64, MODEL, None)
+    facts = check_files(own, Question(MODEL, "gb200-nvl72", 64))
     assert facts["legal"], facts["violations"]
     assert "modelled with moe_expert_capacity_factor 1.25" in facts["notes"]
     assert "no token is counted as dropped" not in str(facts["notes"])
@@ -190,6 +191,6 @@ def test_padding_is_written_and_read_as_costed(name: str) -> None:
 def test_a_capacity_without_padding_has_no_one_shape() -> None:
     files = framework("megatron").render(launch(MODEL, WHOLE, padded(1.25)), "main-2026-08")
     own = {"launch.sh": files["launch.sh"].replace("--moe-pad-expert-input-to-capacity", "")}
-    facts = check_files(own, "gb200-nvl72", 64, MODEL, None)
+    facts = check_files(own, Question(MODEL, "gb200-nvl72", 64))
     assert {each["rule"] for each in facts["violations"]} == {"cuda-graph-dropless"}
     assert "no token is counted as dropped" in str(facts["notes"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.cli.files import recognize
 from planner.errors import InputError
@@ -159,7 +160,7 @@ def test_what_compiles_under_fsdp(words: str, yaml: str, options: tuple[str, ...
 def test_a_yaml_alone_is_costed_without_compilation_unless_a_stack_is_named() -> None:
     def checked(more: str = "", stack: str | None = None) -> dict[str, Any]:
         text = f"distributed_type: FSDP\nnum_processes: 16\nmixed_precision: bf16\n{more}"
-        return check_files({"a.yaml": text}, "dgx-h100", 16, "llama-3.1-8b", stack)
+        return check_files({"a.yaml": text}, Question("llama-3.1-8b", "dgx-h100", 16, stack=stack))
 
     plain, asked = checked(), checked("dynamo_config:\n  dynamo_backend: INDUCTOR\n")
     assert "stack fsdp1-2023+no-compile" in plain["notes"]
@@ -236,7 +237,7 @@ def test_a_deepspeed_script_alone_is_asked_for_its_file() -> None:
 def test_what_is_better_is_told_in_the_trainers_words() -> None:
     """And by neither the exported program's, nor settings that the file leaves to the Trainer."""
     files = {"run.sh": f"deepspeed --num_gpus 16 train.py {WORDS}\n", "ds.json": json.dumps(AUTO)}
-    lines = check_files(files, "dgx-h100", None, None, None)["better"]["diff"]
+    lines = check_files(files, Question("", "dgx-h100"))["better"]["diff"]
     words = {line.split()[1].strip('":') for line in lines if line.startswith("  ")}
     assert {"--gradient_checkpointing", "--per_device_train_batch_size", "stage"} <= words
     assert not words & {"--micro-batch", "--accumulate", "--recompute", "train_micro_batch_size_per_gpu"}
@@ -244,19 +245,19 @@ def test_what_is_better_is_told_in_the_trainers_words() -> None:
     own = {**files, "run.sh": "torchrun --nproc_per_node 16 train.py --seq-len 4096 --recompute\n"}
     settings = AUTO | {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
     own["ds.json"] = json.dumps(settings)
-    lines = check_files(own, "dgx-h100", None, "llama-3.1-8b", None)["better"]["diff"]
+    lines = check_files(own, Question("llama-3.1-8b", "dgx-h100"))["better"]["diff"]
     assert "  - --recompute" in lines
 
 
 def test_the_model_that_is_named_is_said_unless_another_is_asked_for() -> None:
     files = {"run.sh": f"llamafactory-cli train --finetuning_type full {WORDS}\n"}
-    notes = check_files(files, "dgx-h100", 8, None, None)["notes"]
+    notes = check_files(files, Question("", "dgx-h100", 8))["notes"]
     assert (
         "the model is taken as llama-3.1-8b, by meta-llama/Llama-3.1-8B-Instruct; --model names another"
         in notes
     )
     assert not any(
-        "taken as llama" in note for note in check_files(files, "dgx-h100", 8, "qwen3-8b", None)["notes"]
+        "taken as llama" in note for note in check_files(files, Question("qwen3-8b", "dgx-h100", 8))["notes"]
     )
 
 
@@ -281,6 +282,6 @@ def test_parameters_alone_on_the_host() -> None:
         "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
         "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},
     }  # fmt: skip
-    facts = check_files({"ds.json": json.dumps(settings)}, "dgx-h100", 8, "llama-3.1-8b", None)
+    facts = check_files({"ds.json": json.dumps(settings)}, Question("llama-3.1-8b", "dgx-h100", 8))
     assert facts["legal"], facts["violations"]
     assert facts["config"].endswith("offload:params")

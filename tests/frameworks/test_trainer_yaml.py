@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.cli.files import readable, recognize
 from planner.errors import PlannerError
@@ -83,7 +84,7 @@ def test_what_is_refused(text: str, field: str) -> None:
 
 def test_quantised_adapters_take_less_than_all_weights() -> None:
     full, adapted = (
-        check_files({"a.yaml": text}, "dgx-h100", 8, None, None) for text in (AXOLOTL, AXOLOTL + LORA)
+        check_files({"a.yaml": text}, Question("", "dgx-h100", 8)) for text in (AXOLOTL, AXOLOTL + LORA)
     )
     # 8 billion weights: 0.5 bytes each where they are frozen in 4 bits, 16-bit ones, gradients and states elsewhere
     assert full["peak_memory_bytes"] - adapted["peak_memory_bytes"] > 8e9 * 5

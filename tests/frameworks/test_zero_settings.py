@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.ask.question import Question
 from planner.cli.files import problem_of
 from planner.cost.fetches import modules_of
 from planner.errors import FileInputError
@@ -33,7 +34,7 @@ def files(stage: int, **zero: Any) -> dict[str, str]:
 
 def checked(stage: int, **zero: Any) -> tuple[Problem, list[str]]:
     parsed = parse(files(stage, **zero))
-    return problem_of(parsed, framework("deepspeed"), "2x8 a100 200G-ib", 16, "llama-3.1-8b", None)
+    return problem_of(parsed, framework("deepspeed"), Question("llama-3.1-8b", "2x8 a100 200G-ib", 16))
 
 
 def step(problem: Problem, zero: int) -> float:
@@ -96,7 +97,9 @@ def test_a_bucket_that_nothing_runs_beside_needs_no_second_one() -> None:
 
 def test_settings_of_deepspeed_change_no_other_engine() -> None:
     parsed = parse(files(3, reduce_bucket_size=2e8))
-    problem, said = problem_of(parsed, framework("deepspeed"), "1x8 h100", 8, "llama-3.1-8b", "hai-llm-2024")
+    problem, said = problem_of(
+        parsed, framework("deepspeed"), Question("llama-3.1-8b", "1x8 h100", 8, stack="hai-llm-2024")
+    )
     assert problem.stack.states.bucket_elements == 0.0
     assert not any("reduce_bucket_size" in line for line in said)
     assert StackSetting("reduce_bucket_size", "states", "bucket_elements", 2e8) in parsed.stack_settings

@@ -19,7 +19,7 @@ TE = int(CudaGraphs.TRANSFORMER_ENGINE)
 def facts(stack: str = "megatron-2026", model: str = "llama-3.1-8b", **axes: int) -> dict[str, Any]:
     request = Request(
         model, "2x8 h100 400G-ib", seq_len=4096, global_batch="64", stack=stack,
-        restrict={name: (value,) for name, value in axes.items()},
+        set={name: (value,) for name, value in axes.items()},
     )  # fmt: skip
     given, assumed = resolve(request)
     return explain_memory(given, assumed, make_estimate(request), None).facts

@@ -28,7 +28,7 @@ HOSTILE = "</script><script>alert(1)</script>../../\u202e<img src=x onerror=aler
 def plan() -> Plan:
     return make_plan(
         Request("llama-3.1-8b", "4x8 h100 400G-ib", seq_len=4096, global_batch="256", tokens=1e12, top=5,
-                restrict={"pp": (2,), "tp": (2,)})
+                set={"pp": (2,), "tp": (2,)})
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_groups_lie_where_ranks_are_counted(plan: Plan) -> None:
 
 def test_the_map_is_that_of_the_placement() -> None:
     asked = Request(
-        "qwen3-30b-a3b", "4x8 h100 400G-ib", seq_len=4096, restrict={"pp": (2,), "ep": (4,), "cp": (2,)}
+        "qwen3-30b-a3b", "4x8 h100 400G-ib", seq_len=4096, set={"pp": (2,), "ep": (4,), "cp": (2,)}
     )
     plan = make_estimate(asked)
     problem, _ = resolve(asked)
@@ -119,7 +119,7 @@ def test_the_map_is_that_of_the_placement() -> None:
 
 def test_maps_of_large_clusters_stay_small() -> None:
     plan = make_estimate(
-        Request("llama-3.1-405b", "h100-sxm-roce", 16384, restrict={"tp": (8,), "pp": (16,), "dp": (128,)})
+        Request("llama-3.1-405b", "h100-sxm-roce", 16384, set={"tp": (8,), "pp": (16,), "dp": (128,)})
     )
     spans = chart_data.axis_spans(plan, plan.choices[0])
     assert len(chart_data.map_rows(spans, plan.subject.cluster)) <= chart_data.MOST_CELLS * len(spans)
@@ -192,7 +192,7 @@ def test_pages_of_plans_without_an_answer() -> None:
     assert not nothing.found
     page = page_of(nothing)
     assert "nothing fits" in page
-    illegal = make_estimate(Request("llama-3.1-8b", "1x8 h100", restrict={"tp": (3,)}))
+    illegal = make_estimate(Request("llama-3.1-8b", "1x8 h100", set={"tp": (3,)}))
     assert "not legal" in page_of(illegal)
 
 

@@ -26,8 +26,8 @@ from planner.spec.verdict import MemoryRoom
 
 # without pipelines there is no split to solve, and the equations are the whole answer
 REQUEST = Request(
-    "llama-3.1-8b", "4x8 h100 400G-ib", None, 4096, "64", tokens=1e12, restrict={"pp": (1,)}, headroom=0.05,
-    assume=("price=2.5 $/h", "power=700 W"),
+    "llama-3.1-8b", "4x8 h100 400G-ib", None, seq_len=4096, global_batch="64", tokens=1e12, set={"pp": (1,)},
+    headroom=0.05, assume=("price=2.5 $/h", "power=700 W"),
 )  # fmt: skip
 
 

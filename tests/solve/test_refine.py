@@ -67,7 +67,13 @@ def test_a_default_of_the_framework_stands_before_those_that_tie_with_it() -> No
 
 def test_a_shorter_list_is_the_start_of_a_longer() -> None:
     request = Request(
-        "llama-3.2-3b", "1x8 h100", 8, 2048, "20", restrict={"sp": (1,), "zero": (1,)}, front=False
+        "llama-3.2-3b",
+        "1x8 h100",
+        8,
+        seq_len=2048,
+        global_batch="20",
+        set={"sp": (1,), "zero": (1,)},
+        front=False,
     )
     texts = [[c.config.text for c in make_plan(replace(request, top=top)).choices] for top in (2, 5, 10)]
     assert [len(each) for each in texts] == [2, 5, 10]

@@ -123,12 +123,10 @@ def test_numbers_of_chunks_are_held_that_a_layout_alone_fills(
 
 def test_nothing_is_called_illegal_that_a_layout_makes_legal() -> None:
     pins: dict[str, tuple[int, ...]] = {"pp": (4,), "vpp": (3,)}
-    asked = Request("llama-3.2-1b", "1x8 h100 400G-ib", seq_len=4096, global_batch="256", restrict=pins)
+    asked = Request("llama-3.2-1b", "1x8 h100 400G-ib", seq_len=4096, global_batch="256", set=pins)
     plan = make_plan(replace(asked, seek_batch=False, front=False))
     assert plan.verdict is Verdict.NOTHING_LEGAL
     assert "under the stack's own split" in plan.headline
     layout = "2,1,1,1,1,1,1,1,1,1,1,4"
-    told = make_estimate(
-        replace(asked, layout=layout, restrict={**pins, "tp": (2,), "dp": (1,), "schedule": (1,)})
-    )
+    told = make_estimate(replace(asked, set={**pins, "tp": 2, "dp": 1, "schedule": "1f1b", "layout": layout}))
     assert told.found

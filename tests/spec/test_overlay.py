@@ -17,7 +17,7 @@ from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.overlay import LinkSection, Overlay
 
 REQUEST = Request(
-    model="llama-3-8b", cluster="dgx-h100", gpus=32, seq_len=8192, global_batch="64", restrict={"tp": (2,)}
+    model="llama-3-8b", cluster="dgx-h100", gpus=32, seq_len=8192, global_batch="64", set={"tp": (2,)}
 )
 
 

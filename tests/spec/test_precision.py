@@ -97,8 +97,6 @@ def test_blocks_are_not_advised_away_to_mxfp8_where_it_is_refused() -> None:
 
 def test_workstation_blackwell_is_faster_in_8_bits() -> None:
     """Its kernels were timed in 8 bits: 0.73 of twice the peak, where bf16 reaches 0.80."""
-    asked = Request(
-        "llama-3.1-8b", "1x8 rtx-pro-6000", seq_len=4096, global_batch="64", restrict={"pp": (2,)}
-    )
+    asked = Request("llama-3.1-8b", "1x8 rtx-pro-6000", seq_len=4096, global_batch="64", set={"pp": (2,)})
     wide, narrow = (make_estimate(replace(asked, precision=name)).choices[0] for name in ("bf16", "fp8_cs"))
     assert narrow.time["gemm"] < 0.75 * wide.time["gemm"]

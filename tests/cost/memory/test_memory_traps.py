@@ -184,8 +184,8 @@ def test_deepseek_v3_as_published_fits_80_gb() -> None:
         recompute=Recompute.SELECTIVE, recompute_modules=bits,
     )  # fmt: skip
     request = Request(
-        "deepseek-v3", "deepseek-h800", 2048, 4096, "15360", "fp8", optimizer="adamw-bf16", stack="hai-llm-2024",
-        with_mtp=True,
+        "deepseek-v3", "deepseek-h800", 2048, seq_len=4096, global_batch="15360", precision="fp8",
+        optimizer="adamw-bf16", stack="hai-llm-2024", mtp=True,
     )  # fmt: skip
     model = cost_model(resolve(request)[0])
     needed = float(model.evaluate(ConfigTable.of([config])).device_memory[0])

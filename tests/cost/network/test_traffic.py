@@ -145,7 +145,9 @@ def test_a_dead_network_makes_every_step_across_nodes_absurd(tmp_path: Path) -> 
     slow = tmp_path / "slow.yaml"
     slow.write_text(re.sub(r"nic_bandwidth: .*", "nic_bandwidth: 8 kbit/s", text))
     for pins in ({"pp": (4,), "cp": (2,)}, {"pp": (16,)}, {"tp": (4,), "pp": (4,)}, {"tp": (8,)}, {}):
-        plan = make_estimate(Request("llama-3.1-8b", str(slow), 16, 8192, "64", restrict=pins))
+        plan = make_estimate(
+            Request("llama-3.1-8b", str(slow), 16, seq_len=8192, global_batch="64", set=pins)
+        )
         times = [choice.step_time for choice in (*plan.choices, *((plan.nearest,) if plan.nearest else ()))]
         assert max(times) > 3600, pins
 

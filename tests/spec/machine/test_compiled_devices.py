@@ -32,7 +32,9 @@ LARGE = [
 
 def estimated(model: str, cluster: str, gpus: int, restrict: dict[str, tuple[int, ...]]) -> Plan:
     asked = {"zero": (3,), **restrict}
-    request = Request(model, cluster, gpus, 4096, str(4 * gpus), stack="maxtext-2024", restrict=asked)
+    request = Request(
+        model, cluster, gpus, seq_len=4096, global_batch=str(4 * gpus), stack="maxtext-2024", set=asked
+    )
     return make_estimate(request)
 
 
@@ -56,26 +58,28 @@ def test_other_stacks_are_refused() -> None:
             with pytest.raises(UnsupportedError, match="maxtext-2024"):
                 with_device_kernels(load_stack(name), LLAMA, V5P, Precision.BF16)
     with pytest.raises(UnsupportedError, match="launches kernels of GPUs"):
-        resolve(Request("llama-3.1-8b", "tpu-v5p", 64, 4096, "64", stack="megatron-2026"))
+        resolve(
+            Request("llama-3.1-8b", "tpu-v5p", 64, seq_len=4096, global_batch="64", stack="megatron-2026")
+        )
 
 
 @pytest.mark.parametrize(
     ("cluster", "stack"), [("tpu-v5p", "maxtext-2024"), ("trn2", "maxtext-2024"), ("gaudi3", DEFAULT_STACK)]
 )
 def test_unasked_the_stack_is_one_that_runs(cluster: str, stack: str) -> None:
-    problem, assumed = resolve(Request("llama-3.1-8b", cluster, 64, 4096, "64"))
+    problem, assumed = resolve(Request("llama-3.1-8b", cluster, 64, seq_len=4096, global_batch="64"))
     assert problem.stack.name == stack == default_stack(problem.cluster.accelerator)
     assert f"stack {stack} (default)" in assumed
 
 
 def test_maxtext_shards_weights_unasked() -> None:
     """Its files take the rest of the mesh for fsdp (ici_fsdp_parallelism -1)."""
-    problem, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 64, 4096, "64"))
+    problem, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 64, seq_len=4096, global_batch="64"))
     assert named_config({}, problem)[0].zero == 3
     assert named_config({"zero": (1,)}, problem)[0].zero == 1
-    odd, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 60, 4096, "960"))
+    odd, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 60, seq_len=4096, global_batch="960"))
     assert named_config({}, odd)[0].zero == 1  # 60 ranks do not divide the width
-    gpus, _ = resolve(Request("llama-3.1-8b", "dgx-h100", 64, 4096, "64"))
+    gpus, _ = resolve(Request("llama-3.1-8b", "dgx-h100", 64, seq_len=4096, global_batch="64"))
     assert named_config({}, gpus)[0].zero == 1
 
 

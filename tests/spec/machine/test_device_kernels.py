@@ -51,13 +51,15 @@ def test_fp16_jobs_of_deepspeeds_engine_reduce_gradients_in_16_bits() -> None:
 
 def test_scores_are_kept_and_context_is_not_split_on_volta() -> None:
     """32 heads x 4096^2 scores over tp 8: far more memory than with flash attention, and one rank per sequence."""
-    request = Request("llama-3.1-8b", "v100-sxm2-32g", 8, 4096, "64", restrict={"tp": (8,)})
+    request = Request("llama-3.1-8b", "v100-sxm2-32g", 8, seq_len=4096, global_batch="64", set={"tp": (8,)})
     plan = make_estimate(request)
     assert any("8.0" in line for line in plan.assumptions)
     scores = 32 / 8 * 4096**2 * 2 * LLAMA.num_layers
     activations = plan.choices[0].memory.terms["activations"]
     assert activations > scores
-    split = make_estimate(Request("llama-3.1-8b", "v100-sxm2-32g", 8, 4096, "64", restrict={"cp": (8,)}))
+    split = make_estimate(
+        Request("llama-3.1-8b", "v100-sxm2-32g", 8, seq_len=4096, global_batch="64", set={"cp": (8,)})
+    )
     assert split.verdict is Verdict.ILLEGAL
     assert [broken.rule for broken in split.violations] == ["cp-attention"]
 
@@ -65,7 +67,9 @@ def test_scores_are_kept_and_context_is_not_split_on_volta() -> None:
 def test_transformer_engine_keeps_scores_in_fp32() -> None:
     """32 heads x 2,048^2 scores of 4 bytes over tp 8, of 32 layers: 2 GiB; torch's own kernel, torchtitan's, keeps
     none. No ranks share a sequence."""
-    asked = Request("llama-3.1-8b", "1x8 h200", 8, 2048, "64", precision="fp32", restrict={"tp": (8,)})
+    asked = Request(
+        "llama-3.1-8b", "1x8 h200", 8, seq_len=2048, global_batch="64", precision="fp32", set={"tp": (8,)}
+    )
     plan = make_estimate(asked)
     assert any("16 and 8 bits, not fp32" in line for line in plan.assumptions)
     assert plan.choices[0].memory.terms["activations"] > 32 / 8 * 2048**2 * 4 * 32 == 2 * 2**30
@@ -73,7 +77,7 @@ def test_transformer_engine_keeps_scores_in_fp32() -> None:
     assert not any("not fp32" in line for line in torch.assumptions)
     products = [line for made in (plan, torch) for line in made.assumptions if "fp32 GEMMs" in line]
     assert ["Transformer Engine always" in line for line in products] == [True, False]
-    split = make_estimate(replace(asked, restrict={"cp": (8,)}))
+    split = make_estimate(replace(asked, set={"cp": (8,)}))
     assert [broken.rule for broken in split.violations] == ["cp-attention"]
 
 
@@ -94,7 +98,7 @@ def test_transformer_engine_multiplies_blocks_as_mxfp8_on_blackwell() -> None:
 
 
 def test_scales_by_block_gain_nothing_over_mxfp8_on_blackwell() -> None:
-    asked = Request("llama-3.1-8b", "dgx-b200", gpus=8, restrict={"tp": (1,)})
+    asked = Request("llama-3.1-8b", "dgx-b200", gpus=8, set={"tp": (1,)})
     blocks, native = (
         make_estimate(replace(asked, precision=name)).choices[0].step_time
         for name in ("fp8_blockwise", "fp8_mx")

@@ -1,0 +1,209 @@
+"""Which options has a question? Each declared once, with its type, reader, default, help and place on the page.
+
+Derived from here: options of the command line (`cli.options`), keywords of Python (`api`), keys of a sweep
+(`load_sweep`), fields of the page (`cli.serve`), what a plan file keeps of its question (`option.as_written`), and the
+tables of docs/options.md. An option more is a field more. Left out: what is made of the values (`request.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import EnumType
+from os import PathLike
+from typing import Any, Final
+
+from planner.ask import readers as read
+from planner.ask.option import Asked, Group, Label, Option, option
+
+Name = str | PathLike[str]  # of a catalog, or a path
+Names = str | Sequence[str]
+Values = int | str | Sequence[int | str]
+MOST_EFFORT: Final = 1000
+
+
+def _listed(module: str, name: str) -> Callable[[], Iterable[Any]]:
+    """What a function lists, or the members of an enumeration, of a module that is loaded when it is asked for."""
+
+    def names() -> Any:
+        from importlib import import_module
+
+        found = getattr(import_module(f"planner.{module}"), name)
+        return [*found] if isinstance(found, EnumType) else found()
+
+    return names
+
+
+# fmt: off
+def model_named() -> Option[Any, str]:
+    """The model, which every question has."""
+    return Option(
+        read.NAME, Group.SUBJECT,
+        "Catalog name or listed Hugging Face ID (see planner model), config.json, its folder, or a YAML description.",
+        default="", required=True, metavar="MODEL", names=_listed("spec.load_model", "catalog_models"),
+        label=Label(wide=True, first=True))
+
+
+def cluster_named() -> Option[Any, str]:
+    """The cluster, of a question about one."""
+    return Option(
+        read.NAME, Group.SUBJECT,
+        'Cluster name, YAML file, or shorthand such as "64x8 h100 400G-ib" (64 nodes x 8, 400 Gbit/s per GPU).',
+        default="", required=True, metavar="CLUSTER", names=_listed("spec.machine.load_cluster", "cluster_names"),
+        label=Label(wide=True, first=True))
+
+
+@dataclass(kw_only=True, init=False, repr=False, eq=False)
+class Options(Asked):
+    """What every question may say of the job, the software, the settings left open and the run."""
+
+    seq_len: Option[int | str, int | None] = option(
+        read.LENGTH, Group.JOB, "Tokens in a sequence, 8k for 8192 (default: the model's context, at most 8192).",
+        unit="tokens", label=Label("sequence", "8192", first=True))
+    global_batch: Option[int | str, str | None] = option(
+        read.BATCH, Group.JOB, "Sequences per step, or tokens with the suffix tok: 16Mtok (default: about 4M tokens).",
+        unit="sequences", label=Label("batch", "4Mtok", first=True))
+    precision: Option[str, str | None] = option(
+        read.TEXT, Group.JOB,
+        "Number formats: bf16 (default), fp16, fp32, fp8, fp8_cs, fp8_mx, fp8_blockwise or nvfp4.",
+        names=_listed("spec.precision", "Precision"), label=Label(empty="as usual", first=True))
+    optimizer: Option[str, str] = option(
+        read.TEXT, Group.JOB,
+        "Optimizer: adamw, adamw-bf16, adamw-8bit, ademamix, sgd, sgd-momentum, adafactor or muon.",
+        default="adamw", names=_listed("spec.job", "Optimizer"))
+    mean_len: Option[float | str, float | None] = option(
+        read.number(), Group.JOB, "Mean sequence length; --seq-len is then the maximum, padded per micro-batch.",
+        unit="tokens", label=Label("mean length"))
+    packed: Option[bool, bool] = option(
+        read.SWITCH, Group.JOB, "Pack sequences of --mean-len into ones of --seq-len, without padding.", default=False)
+    mtp: Option[bool, bool] = option(
+        read.SWITCH, Group.JOB, "Also train the multi-token-prediction (MTP) modules.", default=False,
+        label=Label("MTP"))
+    lora_rank: Option[int, int | None] = option(
+        read.whole(most=10**12, example="16"), Group.METHOD, "Train LoRA adapters of this rank on a frozen model.",
+        label=Label("LoRA rank"))
+    lora_targets: Option[str, str | None] = option(
+        read.TEXT, Group.METHOD, "Layers with adapters: all-linear (default), attention or qkv.",
+        names=_listed("spec.job", "AdapterTargets"), label=Label("LoRA targets"))
+    frozen_bits: Option[int, int] = option(
+        read.whole(example="4"), Group.METHOD, "Bits of a frozen weight: 32, 16, 8 or 4.", default=16, unit="bits")
+    stack: Option[str, str | None] = option(
+        read.TEXT, Group.STACK,
+        "Training software (default: megatron-2026), options after a +; see planner stacks NAME. Of a family, as "
+        "torchtitan, the newest is taken. Several with commas between, or any, are searched and compared. On TPUs and "
+        "Trainium the default is maxtext-2024.",
+        names=_listed("catalog.several_stacks", "names_to_ask_for"),
+        label=Label("software", "megatron-2026", True, True))
+    bf16_layers: Option[str | tuple[int, int], tuple[int, int] | None] = option(
+        read.PAIR, Group.STACK, "Layers at either end that an 8- or 4-bit recipe keeps in bf16 (default: none).",
+        unit="layers", label=Label("bf16 layers", "1,1"))
+    set: Option[Mapping[str, Values] | Names | read.Settings, read.Settings] = option(
+        read.SETTINGS, Group.SETTINGS,
+        "Fix or restrict settings: tp, cp, pp, dp, sp, ep, etp, vpp, schedule, micro_batch, zero, hsdp, recompute, "
+        "recompute_layers, recompute_modules, offload, cp_kind, cuda_graph_impl or cuda_graph_modules, or one layout; "
+        "repeatable.",
+        default=read.Settings(), label=Label("only", "tp=8 pp=4,8", True, True))
+    without: Option[Names, tuple[str, ...]] = option(
+        read.LEFT_OUT, Group.SETTINGS,
+        "Leave out of the search: an option of the stack such as deepep, cuda-graphs, offload, pipelines, or all that "
+        "nobody named; repeatable.",
+        default=(), names=_listed("space.without", "known_names"), label=Label(empty="deepep", first=True))
+    headroom: Option[float | str, float] = option(
+        read.SHARE, Group.MEMORY, "Share of each device's memory to keep back.", default=0.05)
+    tokens: Option[float | str, float | None] = option(
+        read.TOKENS, Group.RUN, "Tokens of the whole run, such as 15.6T: adds days, cost and energy.", unit="tokens",
+        label=Label(empty="of the run", first=True))
+    assume: Option[Mapping[str, str | float] | Names, tuple[str, ...]] = option(
+        read.ASSUMED, Group.RUN, "Change an assumption about the whole run, such as pue=1.3; repeatable.", default=(),
+        label=Label(empty="pue=1.3; price=2.50 $/h", wide=True))
+    calibration: Option[Name, str | None] = option(
+        read.FILE, Group.MEASURED, "Corrections by planner calibrate, for this cluster.")
+    expert_loads: Option[Name, str | None] = option(
+        read.NAME, Group.MEASURED,
+        "Tokens per expert, file or zipf:A (default: balanced); the busiest rank sets the step time.",
+        metavar="FILE|zipf:A", label=Label("expert loads", "zipf:0.6"))
+    expert_replicas: Option[int, int | None] = option(
+        read.whole(), Group.MEASURED, "With --expert-loads: total expert replicas per layer (default: one per expert).",
+        unit="experts")
+
+    @property
+    def restrict(self) -> Mapping[str, tuple[int, ...]]:
+        """Axis -> values that `set` leaves to it, in codes."""
+        return self.set.axes
+
+    @property
+    def layout(self) -> str:
+        """Of an estimate: layers of every (virtual) stage, "Et*3|t*4|tttL" or "3,4,3"; "" for none."""
+        return self.set.layout
+
+
+@dataclass(repr=False, eq=False)
+class Question(Options):
+    """A question about one model on one cluster."""
+
+    model: Option[Name, str] = model_named()
+    cluster: Option[Name, str] = cluster_named()
+    gpus: Option[int, int | None] = option(
+        read.whole(), Group.GOAL, "Devices to use (default: the whole cluster).",
+        label=Label("GPUs", "all", first=True))
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Request(Question):
+    """A question for a search, with the options of a search alone, and how far planner itself goes.
+
+    `front`: also step time against memory; without it an answer comes sooner. `thorough`: else splits are solved with
+    less effort and nothing is advised, for one of many answers. `seek_batch`: also advise on a batch that would make it
+    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on.
+    """
+
+    objective: Option[str, str] = option(
+        read.TEXT, Group.SEARCH,
+        "Minimize step_time; or cost, energy or gpus (may use fewer than --gpus); or maximize headroom.",
+        default="step_time")
+    time_limit: Option[float, float | None] = option(
+        read.number(), Group.SEARCH,
+        "Stop searching after this many seconds and report the best so far (finishing takes a few more).",
+        unit="seconds")
+    effort: Option[float, float] = option(
+        read.number(most=MOST_EFFORT), Group.SEARCH,
+        "Times as much work on pipeline layouts as by default: closes gaps of the proof.", default=1.0)
+    borderline: Option[bool, bool] = option(
+        read.SWITCH, Group.SEARCH, "Also accept borderline memory if at least 2 % faster.", default=False)
+    top: Option[int, int] = option(
+        read.whole(example="10"), Group.SEARCH, "How many configurations to show.", default=10)
+    front: bool = True
+    thorough: bool = True
+    seek_batch: bool = True
+    options: tuple[str, ...] = ()
+
+
+@dataclass(repr=False, eq=False)
+class ComparisonQuestion(Options):
+    """A question about one model on several clusters."""
+
+    model: Option[Name, str] = model_named()
+    clusters: Option[Sequence[Name], tuple[str, ...]] = Option(
+        read.NAMES, Group.GOAL, "Clusters, with commas between; repeatable.", default=(), required=True)
+    gpus: Option[int | Sequence[int], tuple[int, ...]] = option(
+        read.COUNTS, Group.GOAL, "GPUs per cluster: one number for all, or one each (default: whole clusters).",
+        default=())
+    objective: Option[str, str] = option(
+        read.TEXT, Group.SEARCH, "What to order by: step_time, days, cost or energy.", default="step_time")
+
+
+@dataclass(repr=False, eq=False)
+class SizeQuestion(Options):
+    """A question about the size of a cluster."""
+
+    model: Option[Name, str] = model_named()
+    cluster: Option[Name, str] = cluster_named()
+    days: Option[float | str, float | None] = option(
+        read.DAYS, Group.GOAL, "Fewest GPUs that end within D days.", unit="days")
+    budget: Option[float | str, float | None] = option(
+        read.DOLLARS, Group.GOAL, "Fastest within a budget, such as 5M.", unit="dollars")
+    min: Option[bool, bool] = option(read.SWITCH, Group.GOAL, "Fewest GPUs that fit at all.", default=False)
+    max_gpus: Option[int, int | None] = option(
+        read.whole(), Group.GOAL, "Largest size to try (default: all; 131,072 of a node type).")
+    spare_nodes: Option[int | str, str | None] = option(
+        read.BATCH, Group.GOAL, "Spare nodes to reserve and pay for, or 'enough'.", metavar="N")

@@ -1,0 +1,265 @@
+"""How is what is given for an option read? One reader a kind of value: numbers, lengths, shares, names, settings.
+
+The same for text of the command line, YAML and the page and for values of Python. What a name stands for, and whether
+values suit each other, is seen where the question is resolved. Left out: units (`planner.units`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from os import PathLike, fspath
+from typing import Any, Final
+
+from planner.ask.option import Reader, refuse
+from planner.errors import InputError, UnitError
+from planner.units import parse_count, parse_length, parse_quantity
+
+LARGEST_COUNT: Final = 10**9  # of tokens, sequences or devices; above it a figure is a slip of the keyboard
+MOST_TOKENS: Final = 1e18  # of a run; the largest are some 1e14
+_GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+_SWITCH: Final = {
+    "yes": True,
+    "true": True,
+    "on": True,
+    "1": True,
+    "no": False,
+    "false": False,
+    "off": False,
+    "0": False,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `set` says: the values that it leaves to axes, in codes, and the layout of an estimate ("" for none)."""
+
+    axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    layout: str = ""
+
+
+def _bare(given: object) -> object:
+    """Text without spaces around it, and without commas between thousands."""
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    return text.replace(",", "") if _GROUPED.fullmatch(text) else text
+
+
+def whole(least: int = 1, most: int = LARGEST_COUNT, example: str = "8") -> Reader[int]:
+    """Whole numbers."""
+
+    def read(given: Any, words: str) -> int:
+        bare = _bare(given)
+        if isinstance(bare, str) and re.fullmatch(r"-?[0-9][0-9_]{0,18}", bare):
+            bare = int(bare)
+        if isinstance(bare, bool) or not isinstance(bare, Integral):
+            raise refuse(words, f"a whole number, such as {example}", given)
+        if not least <= int(bare) <= most:
+            raise refuse(
+                words,
+                f"a whole number from {least:,} to {most:,}",
+                int(bare),
+                f"write {words} {example}, say",
+            )
+        return int(bare)
+
+    return Reader(read, "<int>")
+
+
+def _length(given: Any, words: str) -> int:
+    if isinstance(given, str):
+        try:
+            given = parse_length(str(_bare(given)), words)
+        except UnitError:
+            raise refuse(words, "a whole number, such as 4096 or 8k", given) from None
+    return whole(example="4096").read(given, words)
+
+
+def number(above: float = 0.0, most: float = math.inf) -> Reader[float]:
+    """Numbers above a least one, at most another."""
+
+    def read(given: Any, words: str) -> float:
+        found: Any = given
+        if isinstance(given, str):
+            try:
+                found = float(given)
+            except ValueError:
+                found = None
+        if isinstance(found, bool) or not isinstance(found, Real) or math.isnan(found):
+            raise refuse(words, "a number", given)
+        if not above < float(found) <= most:
+            bound = f"above {above:g}" + (f" and at most {most:g}" if most < math.inf else "")
+            raise refuse(words, bound, given)
+        return float(found)
+
+    return Reader(read, "<float>")
+
+
+def _share(given: Any, words: str) -> float:
+    found: Any = given
+    if isinstance(given, str):
+        text = given.strip()
+        try:
+            found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            found = None
+    if isinstance(found, bool) or not isinstance(found, Real) or not 0 <= float(found) < 1:
+        raise refuse(words, "a share from 0 to below 1", given, "write 0.05 for 5%")
+    return float(found)
+
+
+def _tokens(given: Any, words: str) -> float:
+    if isinstance(given, str):
+        return parse_count(given, words, MOST_TOKENS)
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise refuse(words, "a number or text", given, f"write {words} 15.6T, say")
+    if not 0 < float(given) <= MOST_TOKENS:
+        raise refuse(words, f"above 0 and at most {MOST_TOKENS:g}", given, f"write {words} 15.6T, say")
+    return float(given)
+
+
+def _batch(given: Any, words: str) -> str:
+    if isinstance(given, Integral) and not isinstance(given, bool):
+        return str(int(given))
+    if not isinstance(given, str):
+        raise refuse(words, "a whole number or text", given, f"write {words} 512 or {words} 16Mtok")
+    return given
+
+
+def _text(given: Any, words: str) -> str:
+    if not isinstance(given, str):
+        raise refuse(words, "text", given)
+    return given
+
+
+def _name(given: Any, words: str) -> str:
+    if not isinstance(given, str | PathLike):
+        hint = "describe a model in a YAML file, or give its config.json" if words == "--model" else ""
+        raise InputError(
+            f"the {words.removeprefix('--')} must be a name or a path", type(given).__name__, hint
+        )
+    return fspath(given)
+
+
+def _switch(given: Any, words: str) -> bool:
+    found = _SWITCH.get(given.strip().lower()) if isinstance(given, str) else given
+    if not isinstance(found, bool):
+        raise refuse(words, "True or False", given)
+    return found
+
+
+def _texts(given: Any, words: str, between: str) -> tuple[str, ...]:
+    """Texts one by one, of which a text may hold several."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        raise refuse(words, "a name or a list of names", given)
+    return tuple(part.strip() for text in texts for part in re.split(between, text.strip()))
+
+
+def _left_out(given: Any, words: str) -> tuple[str, ...]:
+    from planner.space.without import names_left_out
+
+    return names_left_out(_texts(given, words, r"[\s,]+"))
+
+
+def _names(given: Any, words: str) -> tuple[str, ...]:
+    paths = isinstance(given, Iterable) and not isinstance(given, str)
+    if not paths and not isinstance(given, str):
+        raise InputError(f"{words} must be a list of names", repr(given), f"write {words} dgx-h100,dgx-b200")
+    names = _texts([fspath(one) for one in given] if paths else given, words, ",")
+    if not all(names):
+        raise InputError(f"{words} must be names with commas between", ",".join(names))
+    return names
+
+
+def _counts(given: Any, words: str) -> tuple[int, ...]:
+    several = (
+        given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    )
+    return tuple(whole(1, 10**7, "1024,512").read(one, words) for one in several)
+
+
+def _pair(given: Any, words: str) -> tuple[int, int]:
+    parts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(parts, Sequence) or len(parts) != 2:
+        raise refuse(words, "two numbers, of first and of last layers", given, "write 1,1")
+    first, last = (whole(0, 9999, "1,1").read(one, words) for one in parts)
+    return first, last
+
+
+def _settings(given: Any, words: str) -> Settings:
+    if isinstance(given, Settings):
+        return given
+    from planner.space.restriction import parse_restriction, restriction_of, split_layout
+
+    if isinstance(given, Mapping):
+        return Settings(*restriction_of(given))
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        raise refuse(words, "a mapping", given, f"write {words} tp=8")
+    layout, settings = split_layout(texts)
+    return Settings(parse_restriction(settings), layout)
+
+
+def _settings_written(held: Settings) -> dict[str, Any]:
+    from planner.spec.config import value_text
+
+    axes = {axis: [value_text(axis, value) for value in values] for axis, values in held.axes.items()}
+    return axes | ({"layout": held.layout} if held.layout else {})
+
+
+def _assumed(given: Any, words: str) -> tuple[str, ...]:
+    if isinstance(given, Mapping):
+        given = [f"{key}={value}" for key, value in given.items()]
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        raise refuse(words, "a mapping", given, f"write {words} pue=1.2")
+    return tuple(part.strip() for text in texts for part in text.split(";") if part.strip())
+
+
+def _days(given: Any, words: str) -> float:
+    if isinstance(given, str) and not _is_number(given):
+        given = parse_quantity(given, "time") / 86400
+    return number(0, 1e6).read(given, words)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _dollars(given: Any, words: str) -> float:
+    if isinstance(given, str):
+        bare = given.strip().removeprefix("$").removesuffix("$").removesuffix("USD").strip()
+        return parse_count(bare, words, example="5M")
+    return number().read(given, words)
+
+
+def listed(write: Callable[[Any], Any] = list) -> dict[str, Any]:
+    """Of readers of several values: they may be given again and again, and files hold lists."""
+    return {"many": True, "write": write}
+
+
+TEXT: Final = Reader(_text)
+NAME: Final = Reader(_name)
+FILE: Final = Reader(_name, "FILE", is_file=True)
+LENGTH: Final = Reader(_length, "<int>")
+BATCH: Final = Reader(_batch)
+SHARE: Final = Reader(_share, write=lambda value: f"{100 * value:.12g}%")
+TOKENS: Final = Reader(_tokens)
+SWITCH: Final = Reader(_switch, flag=True)
+PAIR: Final = Reader(_pair, "FIRST,LAST", write=lambda value: ",".join(map(str, value)))
+COUNTS: Final = Reader(_counts, "N[,N...]", write=list)
+NAMES: Final = Reader(_names, "A,B,...", **listed())
+LEFT_OUT: Final = Reader(_left_out, "NAME", **listed())
+SETTINGS: Final = Reader(_settings, "AXIS=V[,V...]", **listed(_settings_written))
+ASSUMED: Final = Reader(_assumed, "KEY=VALUE", **listed())
+DAYS: Final = Reader(_days, "D")
+DOLLARS: Final = Reader(_dollars, "$")

@@ -1,0 +1,87 @@
+"""Is what is given for an option read alike from text and from values, and what is read read as it is?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.ask.option import Reader
+from planner.ask.readers import (
+    ASSUMED,
+    BATCH,
+    COUNTS,
+    DAYS,
+    DOLLARS,
+    LEFT_OUT,
+    LENGTH,
+    NAME,
+    NAMES,
+    PAIR,
+    SETTINGS,
+    SHARE,
+    SWITCH,
+    TEXT,
+    TOKENS,
+    Settings,
+    number,
+    whole,
+)
+from planner.errors import PlannerError
+
+TP_PP = Settings({"tp": (8,), "pp": (4, 8)})
+READ: tuple[tuple[Reader[Any], Any, tuple[Any, ...]], ...] = (  # reader, value, and what it is read from
+    (whole(), 2048, (2048, "2048", " 2_048 ", "2,048")),
+    (number(), 512.0, (512, 512.0, "512", "5.12e2")),
+    (LENGTH, 8192, (8192, "8192", "8k", "8K", "8,192")),
+    (BATCH, "512", (512, "512")),
+    (SHARE, 0.05, (0.05, "0.05", "5%", " 5% ")),
+    (TOKENS, 15e12, (15e12, "15T", "15000B")),
+    (SWITCH, True, (True, "yes", "true", "1", "On")),
+    (SWITCH, False, (False, "no", "off")),
+    (TEXT, "fp8", ("fp8",)),
+    (NAME, "a/b", ("a/b", Path("a/b"))),
+    (NAMES, ("a", "b"), (("a", "b"), ["a,b"], "a, b", [Path("a"), "b"])),
+    (COUNTS, (8, 16), ((8, 16), "8, 16", ["8", 16])),
+    (COUNTS, (8,), (8, "8")),
+    (PAIR, (1, 2), ((1, 2), [1, 2], "1,2", "1, 2")),
+    (LEFT_OUT, ("deepep", "offload"), (["deepep", "offload"], "deepep,offload", "deepep offload")),
+    (SETTINGS, TP_PP, (TP_PP, {"tp": 8, "pp": [4, 8]}, "tp=8,pp=4,8", "tp=8 pp=4,8", ["tp=8", "pp=4,8"])),
+    (SETTINGS, Settings({"schedule": (0,)}, "8,8"),
+     ({"schedule": "1f1b", "layout": [8, 8]}, "schedule=1f1b layout=8,8", {"schedule": 0, "layout": "8,8"})),
+    (ASSUMED, ("pue=1.2", "price=2 $/h"), ({"pue": 1.2, "price": "2 $/h"}, ["pue=1.2", "price=2 $/h"],
+                                           "pue=1.2; price=2 $/h")),
+    (DAYS, 0.5, (0.5, "0.5", "12 h")),
+    (DAYS, 30.0, (30, "30", "30 d")),
+    (DOLLARS, 2.5e6, (2.5e6, "$2.5M", "2500k", "2500000 $")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "value", "given"), READ, ids=lambda one: str(one)[:30])
+def test_all_ways_of_saying_a_value_are_one(reader: Reader[Any], value: Any, given: tuple[Any, ...]) -> None:
+    for one in (*given, value, reader.write(value)):
+        assert reader.read(one, "--it") == value, one
+
+
+@pytest.mark.parametrize(
+    ("reader", "given"),
+    [
+        *((whole(), given) for given in (True, 8.5, "8.5", "many", "٣", "1,2", 0, -8, 10**10, None)),
+        *((number(), given) for given in (True, "x", "nan", 0, -1, [1])),
+        *((LENGTH, given) for given in ("8kk", "8G", 0, "-4096", True)),
+        *((SHARE, given) for given in (1, "100%", "some", -0.1, True, "nan%")),
+        *((TOKENS, given) for given in (0, -1, "lots", True, [1], 1e300, "1e300")),
+        *((SWITCH, given) for given in (1, "perhaps", None)),
+        *((TEXT, given) for given in (2026, None, ["a"])),
+        *((NAMES, given) for given in (8, None, "a,,b")),
+        *((SETTINGS, given) for given in (2, "tq=8", {"recompute": 9}, "tp", {"tp": {}})),
+        (PAIR, "1"), (BATCH, 1.5), (BATCH, True), (COUNTS, "8,0"), (NAME, 8), (ASSUMED, 3), (DAYS, "0"), (LEFT_OUT, 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_none_is_refused_in_words(reader: Reader[Any], given: object) -> None:
+    with pytest.raises(PlannerError) as refused:
+        reader.read(given, "--it")
+    assert refused.value.exit_code == 2
+    assert refused.value.must
