@@ -18,7 +18,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from planner.ask import question
+from planner.ask.option import Option, options_of
+from planner.ask.readers import Settings
 
 from planner.spec.planfile import Plan
 
@@ -27,6 +31,7 @@ DOCS: Final = ROOT / "docs"
 SCHEMA_FILE: Final = DOCS / "plan.schema.json"
 _RUN: Final = re.compile(r"<!-- run: (.*?)(?: \|\| (.*?))? -->\n.*?<!-- end -->", re.DOTALL)
 _PYTHON: Final = re.compile(r"```python\n(.*?)```\n\n```text\n.*?```", re.DOTALL)
+_OPTIONS: Final = re.compile(r"<!-- options: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _TIMES: Final = re.compile(r"(answered in|answers in) [0-9.]+ ?[a-z]+")
 
 
@@ -38,8 +43,9 @@ def write_schema() -> None:
 
 def pages() -> list[Path]:
     """The pages that show output."""
-    return [page for page in sorted(DOCS.glob("*.md")) if "<!-- run:" in page.read_text(encoding="utf-8")
-            or "```python" in page.read_text(encoding="utf-8")]  # fmt: skip
+    marks = ("<!-- run:", "<!-- options:", "```python")
+    texts = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))}
+    return [page for page, text in texts.items() if any(mark in text for mark in marks)]
 
 
 def _environment() -> dict[str, str]:
@@ -92,7 +98,28 @@ def current(text: str) -> str:
             assert done.returncode == 0, done.stderr
             return f"```python\n{match[1]}```\n\n```text\n{done.stdout.rstrip()}\n```"
 
-        return _PYTHON.sub(python, _RUN.sub(run, text))
+        return _PYTHON.sub(python, _RUN.sub(run, with_options(text)))
+
+
+def with_options(text: str) -> str:
+    """The page with its tables of options, each of a kind of question, as they are declared now."""
+    return _OPTIONS.sub(
+        lambda match: f"<!-- options: {match[1]} -->\n{option_table(match[1])}\n<!-- end -->", text
+    )
+
+
+def option_table(kind: str) -> str:
+    """The options that a kind of question has by itself."""
+    asked = vars(question)[kind]
+    own = [one for name, one in options_of(asked).items() if isinstance(vars(asked).get(name), Option)]
+    rows = [f"| `{one.words}` | `{one.name}` | {one.unit} | {_usual(one)} | {one.help} |" for one in own]
+    return "\n".join(["| option | keyword and key | unit | default | |", "|---|---|---|---|---|", *rows])
+
+
+def _usual(one: Option[Any, Any]) -> str:
+    if one.required:
+        return "needed"
+    return "" if one.default in (None, (), False, Settings()) else f"`{one.written(one.default)}`"
 
 
 if __name__ == "__main__":

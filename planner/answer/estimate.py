@@ -10,7 +10,7 @@ from planner.answer.answerer import Answerer
 from planner.answer.launchable import with_launch_note
 from planner.answer.nearest_run import nearest_run
 from planner.ask.option import as_written
-from planner.ask.request import Question, check_request, cost_model, resolve
+from planner.ask.request import Question, check_request, cost_model, kept_back, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.errors import InputError
@@ -126,7 +126,7 @@ def estimate_of(
         shown,
         simulator_of(shown),
         assumed,
-        request.headroom,
+        kept_back(request, problem),
         request.restrict,
         load_assumptions(request.assume),
     )

@@ -28,7 +28,7 @@ from planner.answer.spare_nodes import FEW_CUTS, with_spare_nodes
 from planner.answer.stopping import Stopwatch
 from planner.answer.turned_on import plainest
 from planner.ask.option import as_written
-from planner.ask.request import Request, cost_model, resolve
+from planner.ask.request import Request, cost_model, kept_back, resolve, room_of
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
 from planner.errors import PlannerError
@@ -64,7 +64,7 @@ from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryRoom, MemoryVerdict, worth_the_risk
+from planner.spec.verdict import MemoryVerdict, worth_the_risk
 
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
 LONGEST = 1e6  # [s] of a step, where nothing fits under the stack's own splits and so none is known
@@ -150,7 +150,7 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
         model,
         simulator,
         assumed,
-        request.headroom,
+        kept_back(request, problem),
         request.restrict,
         load_assumptions(request.assume),
     )
@@ -180,7 +180,7 @@ def _advice(
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
     nobody asked for is much slower than a larger one."""
-    room = MemoryRoom.of(problem, request.headroom)
+    room = room_of(request, problem)
     if not found.legal + found.undealt + found.undealt_by_memory:
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
@@ -205,7 +205,7 @@ def _advice(
 
 def _fitting(request: Request, problem: Problem) -> tuple[str, ...]:
     """Changes of the request under which something fits."""
-    room, larger = MemoryRoom.of(problem, request.headroom), _larger(request, problem.cluster.num_devices)
+    room, larger = room_of(request, problem), _larger(request, problem.cluster.num_devices)
     resized = _resized(request, problem)
     return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized))
 

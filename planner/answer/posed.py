@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.ask.request import Request, cost_model, resolve
+from planner.ask.request import Request, cost_model, resolve, room_of
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
@@ -122,5 +122,5 @@ def pose(request: Request) -> Posed:
         assumed = (*assumed, f"global batch {words} (the nearest to 4M tokens that is legal here)")
         space = Space(problem, rules, request.restrict, request.without)
     model = cost_model(problem)
-    room = MemoryRoom.of(problem, request.headroom)
+    room = room_of(request, problem)
     return Posed(request, problem, assumed, space, model, simulator_of(model), room)

@@ -25,7 +25,7 @@ from planner.answer.outcome import hold_batch
 from planner.answer.planners import Planners
 from planner.ask.option import options_of, values_of
 from planner.ask.question import Options, SizeQuestion
-from planner.ask.request import Request, cost_model, each_stack, resolve
+from planner.ask.request import Request, cost_model, each_stack, resolve, room_of
 from planner.campaign.duration import SECONDS_PER_DAY
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.flops import model_flops
@@ -38,7 +38,6 @@ from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
 from planner.spec.rule import Problem
-from planner.spec.verdict import MemoryRoom
 
 LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for
 MOST_HALVINGS = 8
@@ -479,7 +478,7 @@ def _least_devices(problem: Problem, request: Request) -> int:
         return 1
     of_stack, cluster = problem.stack.states, problem.cluster
     each = of_stack.master + of_stack.moment_bytes(problem.job.optimizer)
-    room = MemoryRoom.of(problem, request.headroom).most
+    room = room_of(request, problem).most
     tried = Axes(problem, request.restrict, request.without).offload(1)
     if any(offload & OFFLOAD_OPTIMIZER for (offload,) in tried):
         if cluster.host_memory is None:

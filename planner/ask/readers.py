@@ -139,9 +139,7 @@ def _text(given: Any, words: str) -> str:
 def _name(given: Any, words: str) -> str:
     if not isinstance(given, str | PathLike):
         hint = "describe a model in a YAML file, or give its config.json" if words == "--model" else ""
-        raise InputError(
-            f"the {words.removeprefix('--')} must be a name or a path", type(given).__name__, hint
-        )
+        raise InputError(f"{words} must be a name or a path", type(given).__name__, hint)
     return fspath(given)
 
 

@@ -41,11 +41,21 @@ from planner.spec.precision import Dtype, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import PackedContext
+from planner.spec.verdict import MemoryRoom
 
 if TYPE_CHECKING:
     from planner.spec.overlay import Overlay
 
-__all__ = ["Question", "Request", "check_request", "cost_model", "each_stack", "resolve"]
+__all__ = [
+    "Question",
+    "Request",
+    "check_request",
+    "cost_model",
+    "each_stack",
+    "kept_back",
+    "resolve",
+    "room_of",
+]
 Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
@@ -195,6 +205,16 @@ def _check_bf16_layers(counts: tuple[int, int], layers: int, framework: str) -> 
     if framework != "megatron" and first + last:
         must = "first and last layers are kept in bf16 by Megatron-LM alone (--first-last-layers-bf16)"
         raise InputError(must, f"a stack of {framework}", "choose a stack of Megatron, or leave it out")
+
+
+def room_of(request: Question, problem: Problem) -> MemoryRoom:
+    """What a peak is judged by, of a question's problem."""
+    return MemoryRoom.of(problem, kept_back(request, problem))
+
+
+def kept_back(request: Question, problem: Problem) -> float:
+    """The share of a device's memory that a question keeps back [1]."""
+    return request.headroom
 
 
 def cost_model(problem: Problem) -> CostModel:

@@ -212,16 +212,15 @@ class Judge:
 
     def __init__(self, problem: Problem, asked: Question) -> None:
         from planner.answer.choices import Chooser
-        from planner.ask.request import cost_model
+        from planner.ask.request import cost_model, kept_back
         from planner.catalog.load_campaign import load_assumptions
         from planner.cost.simulated import simulator_of
 
         self.problem, self.asked = problem, asked
-        self.model = cost_model(problem)
+        self.model, self.kept_back = cost_model(problem), kept_back(asked, problem)
         self.simulator = simulator_of(self.model)
-        self.chooser = Chooser(
-            problem, self.model, self.simulator, asked.headroom, load_assumptions(asked.assume)
-        )
+        campaign = load_assumptions(asked.assume)
+        self.chooser = Chooser(problem, self.model, self.simulator, self.kept_back, campaign)
 
     def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
         """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
@@ -232,9 +231,7 @@ class Judge:
         chooser, table = self.chooser, ConfigTable.of([config])
         if stated:
             model = self.model.with_split(stated)
-            chooser = Chooser(
-                model.problem, model, simulator_of(model), self.asked.headroom, chooser.campaign
-            )
+            chooser = Chooser(model.problem, model, simulator_of(model), self.kept_back, chooser.campaign)
         return chooser.choices(table)[0]
 
     def best(self) -> Choice | None:

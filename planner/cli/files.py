@@ -254,19 +254,18 @@ def _as_stated(asked: Question, parsed: ParsedConfig, said: list[str]) -> Questi
         "bf16_layers": parsed.bf16_layers if any(parsed.bf16_layers) else None,
     }  # fmt: skip
     if adapters is not None:
-        stated |= {
-            "lora_rank": adapters.rank,
-            "lora_targets": adapters.targets,
-            "frozen_bits": adapters.frozen_bits,
-        }
+        stated["lora_rank"], stated["lora_targets"] = adapters.rank, adapters.targets
+        stated["frozen_bits"] = adapters.frozen_bits
     stated = {name: value for name, value in stated.items() if value is not None}
-    given = as_written(asked)
-    for name, one in options_of(Question).items():
-        if name in stated and name in given and one.written(stated[name]) != given[name]:
-            said.append(
-                f"the files state {one.words} {one.written(stated[name])}, asked is {given[name]}: the files count"
-            )
-    return replace(asked, **stated)
+    counted = replace(asked, **stated)
+    given, found, options = as_written(asked), as_written(counted), options_of(Question)
+    said += [
+        f"the files state {name} {found.get(name, options[name].default)}, {options[name].words} says {given[name]}: "
+        "the files count"
+        for name in stated
+        if name in given and given[name] != found.get(name)
+    ]
+    return counted
 
 
 def _require_own(stack: Stack, framework: Framework, newest: Stack) -> None:

@@ -644,6 +644,40 @@ SCRIPT = (
 )
 
 
+def test_check_takes_what_files_do_not_say_of_a_job(planner: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    asked = ("check", str(tmp_path / "run.sh"), "--cluster", "dgx-h100", "--gpus", "8", "--seq-len", "8k")
+
+    def told(*more: str) -> dict[str, Any]:
+        return dict(json.loads(planner(*asked, "--global-batch", "64", *more, "--json").out))
+
+    plain = told()
+    assert told("--lora-rank", "16")["peak_memory_bytes"] < plain["peak_memory_bytes"]
+    assert told("--mean-len", "512", "--packed")["step_time_s"] < plain["step_time_s"]
+    assert told("--headroom", "50%")["memory_limit_bytes"] == pytest.approx(
+        plain["memory_limit_bytes"] * 0.5 / 0.95
+    )
+    assert told("--tokens", "100B")["days"] == pytest.approx(
+        plain["step_time_s"] * 1e11 / (64 * 8192) / 86400, rel=0.1
+    )
+    precise = told("--precision", "fp8")  # which the files say otherwise
+    assert precise["step_time_s"] == plain["step_time_s"]
+    assert "the files state precision bf16, --precision says fp8: the files count" in precise["notes"]
+    better = told("--set", "tp=4")["better"]
+    assert better is None or better["config"].startswith("tp4")
+
+
+def test_diagnose_and_calibrate_take_every_option(planner: Callable[..., Outcome], tmp_path: Path) -> None:
+    job = ("llama-3.2-1b", "1x8 h100", "--seq-len", "4096", "--global-batch", "64", "--set", "tp=2")
+    full = planner("diagnose", *job, "--measured", "2 s").out
+    assert planner("diagnose", *job, "--measured", "2 s", "--lora-rank", "16").out != full
+    given = ("--lora-rank", "16", "--lora-targets", "qkv", "--mean-len", "1000", "--packed")
+    made = planner("calibrate", *job, *given, "--run", "0.5 s:tp=1", "-o", str(tmp_path / "ours.yaml"))
+    assert made.code == 0, made.err
+    refused = planner("diagnose", *job, "--measured", "2 s", "--without", "deepep")
+    assert (refused.code, "leaves something out of a search" in refused.err) == (2, True)
+
+
 def test_check_reads_lengths_and_batches_as_a_plan_does(
     planner: Callable[..., Outcome], tmp_path: Path
 ) -> None:

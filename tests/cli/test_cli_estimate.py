@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -112,6 +113,41 @@ def test_a_plan_file_takes_no_other_job(plan_file: Path) -> None:
     assert result.exit_code == 2
     assert CliRunner().invoke(app, ["estimate", str(plan_file), "--choice", "99"]).exit_code == 2
     assert CliRunner().invoke(app, ["plan", *JOB, "--set", "layout=16,16"]).exit_code == 2
+
+
+def test_a_plan_file_is_asked_again_as_it_was(tmp_path: Path) -> None:
+    """Its assumptions and its headroom count, but for what is said otherwise."""
+    job = [
+        "llama-3.2-1b",
+        "1x8 h100",
+        "--global-batch",
+        "64",
+        "--set",
+        "tp=1",
+        "--set",
+        "pp=1",
+        "--without",
+        "all",
+    ]
+    kept = ["--headroom", "20%", "--tokens", "1T", "--assume", "price=3 $/h"]
+    path = str(tmp_path / "plan.json")
+    assert CliRunner().invoke(app, ["plan", *job, *kept, "-o", path]).exit_code == 0
+    made = load_plan(path)
+    assert made.asked["set"] == {"tp": ["1"], "pp": ["1"]}
+
+    def again(*words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            CliRunner().invoke(app, ["estimate", path, *words, "--json"]).stdout
+        )
+        return found
+
+    own, other = again(), again("--headroom", "10%", "--assume", "price=6 $/h")
+    assert own["choices"][0]["run"]["cost"] == pytest.approx(
+        made.choices[0].run.cost if made.choices[0].run else 0
+    )
+    assert (own["headroom"], other["headroom"]) == (0.2, 0.1)
+    assert other["choices"][0]["run"]["cost"] == pytest.approx(2 * own["choices"][0]["run"]["cost"])
+    assert other["asked"] == made.asked | {"headroom": "10%", "assume": ["price=6 $/h"]} | {}
 
 
 def test_layouts_of_more_chunks_than_ranks() -> None:
