@@ -20,6 +20,7 @@ from planner.units import parse_count, parse_length, parse_quantity
 
 LARGEST_COUNT: Final = 10**9  # of tokens, sequences or devices; above it a figure is a slip of the keyboard
 MOST_TOKENS: Final = 1e18  # of a run; the largest are some 1e14
+LEAST_BYTES: Final = 1e6  # of a float that is taken as bytes, as planner has them inside
 _GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _SWITCH: Final = {
     "yes": True,
@@ -110,6 +111,17 @@ def _share(given: Any, words: str) -> float:
     if isinstance(found, bool) or not isinstance(found, Real) or not 0 <= float(found) < 1:
         raise refuse(words, "a share from 0 to below 1", given, "write 0.05 for 5%")
     return float(found)
+
+
+def _capacity(given: Any, words: str) -> float:
+    if isinstance(given, str):
+        try:
+            return parse_quantity(given, "capacity")
+        except UnitError:
+            given = given.strip()
+    if type(given) is not float or not LEAST_BYTES <= given < math.inf:  # a bare number may be anything
+        raise refuse(words, "a number with a unit of bytes", given, f"write {words} 4GiB, say")
+    return given
 
 
 def _tokens(given: Any, words: str) -> float:
@@ -251,6 +263,7 @@ FILE: Final = Reader(_name, "FILE", is_file=True)
 LENGTH: Final = Reader(_length, "<int>")
 BATCH: Final = Reader(_batch)
 SHARE: Final = Reader(_share, write=lambda value: f"{100 * value:.12g}%")
+CAPACITY: Final = Reader(_capacity, "<size>", write=lambda value: f"{value:.0f} B")
 TOKENS: Final = Reader(_tokens)
 SWITCH: Final = Reader(_switch, flag=True)
 PAIR: Final = Reader(_pair, "FIRST,LAST", write=lambda value: ",".join(map(str, value)))
