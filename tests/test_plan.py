@@ -576,6 +576,21 @@ def test_a_bad_global_batch_is_refused(text: str) -> None:
         resolve(replace(SMALL, global_batch=text))
 
 
+def test_memory_to_keep_free_counts_where_headroom_is_less() -> None:
+    """8 GiB of an 80 GiB device are a tenth of it."""
+    asked = replace(SMALL, set={"tp": 2, "pp": 1}, without=())
+    capacity = make_estimate(asked).subject.cluster.memory_per_device
+    limits = {
+        (share, free): make_estimate(replace(asked, headroom=share, min_free=free)).choices[0].memory.limit
+        for share, free in ((0.05, None), (0.05, "8GiB"), (0.2, "8GiB"))
+    }
+    assert limits[0.05, None] == pytest.approx(0.95 * capacity)
+    assert limits[0.05, "8GiB"] == pytest.approx(capacity - 8 * 2**30)
+    assert limits[0.2, "8GiB"] == pytest.approx(0.8 * capacity)
+    with pytest.raises(InputError, match="less than a device has"):
+        make_estimate(replace(asked, min_free="80GiB"))
+
+
 def test_defaults_are_said() -> None:
     problem, assumed = resolve(Request("llama-2-7b", "1x8 h100"))
     assert problem.job.seq_len == 4096  # the model's context, below 8192

@@ -110,6 +110,9 @@ class Options(Asked):
         default=(), names=_listed("space.without", "known_names"), label=Label(empty="deepep", first=True))
     headroom: Option[float | str, float] = option(
         read.SHARE, Group.MEMORY, "Share of each device's memory to keep back.", default=0.05)
+    min_free: Option[str, float | None] = option(
+        read.CAPACITY, Group.MEMORY, "Memory to keep back on every device, such as 4GiB, where --headroom is less.",
+        unit="bytes", label=Label("min free", "4 GiB"))
     tokens: Option[float | str, float | None] = option(
         read.TOKENS, Group.RUN, "Tokens of the whole run, such as 15.6T: adds days, cost and energy.", unit="tokens",
         label=Label(empty="of the run", first=True))

@@ -42,6 +42,7 @@ from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import PackedContext
 from planner.spec.verdict import MemoryRoom
+from planner.units import format_capacity
 
 if TYPE_CHECKING:
     from planner.spec.overlay import Overlay
@@ -213,8 +214,12 @@ def room_of(request: Question, problem: Problem) -> MemoryRoom:
 
 
 def kept_back(request: Question, problem: Problem) -> float:
-    """The share of a device's memory that a question keeps back [1]."""
-    return request.headroom
+    """The share of a device's memory that a question keeps back [1]. Raises `InputError` where that is all of it."""
+    capacity, free = problem.cluster.accelerator.memory, request.min_free or 0.0
+    if free >= capacity:
+        must = f"--min-free must be less than a device has, {format_capacity(capacity)}"
+        raise InputError(must, format_capacity(free), "write --min-free 4GiB, say")
+    return max(request.headroom, free / capacity)
 
 
 def cost_model(problem: Problem) -> CostModel:
