@@ -162,6 +162,7 @@ def test_answers_survive_pickling() -> None:
 
 
 USER = """
+from pathlib import Path
 import planner
 
 best = planner.plan("llama-3.1-8b", "dgx-h100", gpus=64, seq_len=8192, set={"tp": [1, 2]})
@@ -170,6 +171,11 @@ reveal_type(planner.size("llama-3.1-8b", "dgx-h100", days=3, tokens="1T").answer
 planner.plan("llama-3.1-8b", "dgx-h100", gpus="64")
 planner.plan("llama-3.1-8b", "dgx-h100", seq_length=8192)
 wrong: str = best.choices[0].step_time
+planner.estimate(Path("config.json"), "dgx-h100", seq_len="8k", headroom="5%", without=["deepep"], assume={"pue": 1.2})
+planner.compare("llama-3.1-8b", ["dgx-h100", Path("ours.yaml")], gpus=[8, 16], set="tp=8 pp=4", min_free="4GiB")
+planner.size("llama-3.1-8b", "dgx-h100", budget="5M", global_batch=512, bf16_layers=(1, 1))
+planner.estimate("llama-3.1-8b", "dgx-h100", mtp="yes")
+planner.compare("llama-3.1-8b", ["dgx-h100"], top=3)
 """
 
 
@@ -181,8 +187,8 @@ def test_a_type_checker_sees_real_types(tmp_path: Path) -> None:
         timeout=600, env={**os.environ, "MYPYPATH": str(Path(planner.__file__).parents[1])},
     ).stdout  # fmt: skip
     lines = {int(line.split(":")[1]): line for line in told.splitlines() if line.startswith("user.py:")}
-    assert sorted(lines) == [6, 7, 8, 9], told
-    assert "Point" in lines[6]
+    assert sorted(lines) == [7, 8, 9, 10, 14, 15], told
+    assert "Point" in lines[7]
     assert (Path(planner.__file__).parent / "py.typed").is_file()
 
 
