@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from typing import ParamSpec, TypeVar
 
@@ -22,8 +21,8 @@ from planner.answer.compare import Comparison, comparison_of
 from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.answer.size import Sizing, size_of
-from planner.ask.option import given_kinds, options_of
-from planner.ask.question import ComparisonQuestion, Question, Request, SizeQuestion
+from planner.ask.option import given_kinds, options_of, values_of
+from planner.ask.question import ComparisonQuestion, Question, Request, SearchQuestion, SizeQuestion
 from planner.errors import InputError, PlannerError, nearest_names
 from planner.spec.planfile import Plan
 from planner.wording import as_keyword, reword, reworded
@@ -38,14 +37,10 @@ def _asked_as(
 ) -> Callable[[Callable[[Asked], Answer]], Callable[Given, Answer]]:
     """Turn a function of a question into one of its options by keyword, whose errors speak of keywords."""
     assert isinstance(kind, type), "a dataclass"
-    options, kinds = options_of(kind), given_kinds(kind)
-    own = {field.name for field in fields(kind)} - options.keys()
+    options = options_of(kind)
     parameters = [
-        one.replace(
-            annotation=kinds[name], default=Parameter.empty if options[name].required else one.default
-        )
-        for name, one in signature(kind).parameters.items()
-        if name not in own
+        one.replace(annotation=given, default=Parameter.empty if options[one.name].required else one.default)
+        for one, given in zip(signature(kind).parameters.values(), given_kinds(kind), strict=True)
     ]
 
     def say(name: str, value: str) -> str | None:
@@ -58,6 +53,7 @@ def _asked_as(
                 if name not in options:
                     near = ", ".join(nearest_names(name, options))
                     raise InputError("a keyword must be known", name, f"nearest: {near}")
+            told.bind(*args, **given)  # raises TypeError as a call does
             try:
                 return answer(kind(*args, **given))
             except PlannerError as error:
@@ -65,22 +61,22 @@ def _asked_as(
                 raise
 
         said = "\n".join(f"    {name}: {one.help}" for name, one in options.items())
+        told = Signature(parameters, return_annotation=signature(answer).return_annotation)
         ask.__doc__ = reworded(f"{answer.__doc__}\n\n{said}\n", say)
-        ask.__signature__ = Signature(parameters, return_annotation=signature(answer).return_annotation)  # type: ignore[attr-defined]
+        ask.__signature__ = told  # type: ignore[attr-defined]
         return ask
 
     return taken
 
 
-@_asked_as(Request)
-def plan(asked: Request) -> Plan:
+@_asked_as(SearchQuestion)
+def plan(asked: SearchQuestion) -> Plan:
     """The fastest configurations that are legal and fit, best first, or why there are none. Raises `PlannerError`."""
     from planner.answer.objective import plan_with_size
     from planner.spec.planfile import CHOOSES_SIZE
 
-    if asked.objective in {str(kind) for kind in CHOOSES_SIZE}:
-        return plan_with_size(asked)
-    return make_plan(asked)
+    request = Request(**values_of(asked, options_of(SearchQuestion)))
+    return plan_with_size(request) if asked.objective in CHOOSES_SIZE else make_plan(request)
 
 
 @_asked_as(Question)

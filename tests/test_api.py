@@ -176,6 +176,7 @@ planner.compare("llama-3.1-8b", ["dgx-h100", Path("ours.yaml")], gpus=[8, 16], s
 planner.size("llama-3.1-8b", "dgx-h100", budget="5M", global_batch=512, bf16_layers=(1, 1))
 planner.estimate("llama-3.1-8b", "dgx-h100", mtp="yes")
 planner.compare("llama-3.1-8b", ["dgx-h100"], top=3)
+planner.plan("llama-3.1-8b", "dgx-h100", thorough=False)
 """
 
 
@@ -187,7 +188,7 @@ def test_a_type_checker_sees_real_types(tmp_path: Path) -> None:
         timeout=600, env={**os.environ, "MYPYPATH": str(Path(planner.__file__).parents[1])},
     ).stdout  # fmt: skip
     lines = {int(line.split(":")[1]): line for line in told.splitlines() if line.startswith("user.py:")}
-    assert sorted(lines) == [7, 8, 9, 10, 14, 15], told
+    assert sorted(lines) == [7, 8, 9, 10, 14, 15, 16], told
     assert "Point" in lines[7]
     assert (Path(planner.__file__).parent / "py.typed").is_file()
 

@@ -7,9 +7,10 @@ Left out: which options there are (`question.py`), and how each way of asking sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from inspect import signature
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
 from planner.errors import InputError
@@ -142,15 +143,16 @@ def options_of(kind: type) -> dict[str, Option[Any, Any]]:
     return {one.name: one for one in sorted(ranked, key=lambda one: one.group)}
 
 
-def given_kinds(kind: type) -> dict[str, Any]:
-    """Name -> type of what may be given for each option."""
-    hints = get_type_hints(kind)
-    return {name: hints[name].__args__[0] | None for name in options_of(kind)}
+def given_kinds(kind: type) -> list[Any]:
+    """The types of what may be given for each option, in the order in which the question takes them."""
+    hints, options = get_type_hints(kind), options_of(kind)
+    given = [(options[name], hints[name].__args__[0]) for name in signature(kind).parameters]
+    return [type_ if one.required else type_ | None for one, type_ in given]
 
 
-def values_of(asked: Asked, names: Mapping[str, object]) -> dict[str, Any]:
+def values_of(asked: Asked, names: Iterable[str]) -> dict[str, Any]:
     """The values of these options, for a question of another kind."""
-    return {name: getattr(asked, name) for name in names if hasattr(asked, name)}
+    return {name: getattr(asked, name) for name in names}
 
 
 def as_written(asked: Asked) -> dict[str, Any]:

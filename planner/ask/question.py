@@ -8,7 +8,7 @@ tables of docs/options.md. An option more is a field more. Left out: what is mad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import EnumType
 from os import PathLike
 from typing import Any, Final
@@ -152,13 +152,8 @@ class Question(Options):
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class Request(Question):
-    """A question for a search, with the options of a search alone, and how far planner itself goes.
-
-    `front`: also step time against memory; without it an answer comes sooner. `thorough`: else splits are solved with
-    less effort and nothing is advised, for one of many answers. `seek_batch`: also advise on a batch that would make it
-    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on.
-    """
+class SearchQuestion(Question):
+    """A question for a search, with the options of a search alone."""
 
     objective: Option[str, str] = option(
         read.TEXT, Group.SEARCH,
@@ -175,6 +170,17 @@ class Request(Question):
         read.SWITCH, Group.SEARCH, "Also accept borderline memory if at least 2 % faster.", default=False)
     top: Option[int, int] = option(
         read.whole(example="10"), Group.SEARCH, "How many configurations to show.", default=10)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Request(SearchQuestion):
+    """A question as planner itself asks it.
+
+    `front`: also step time against memory; without it an answer comes sooner. `thorough`: else splits are solved with
+    less effort and nothing is advised, for one of many answers. `seek_batch`: also advise on a batch that would make it
+    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on.
+    """
+
     front: bool = True
     thorough: bool = True
     seek_batch: bool = True
@@ -188,6 +194,7 @@ class ComparisonQuestion(Options):
     model: Option[Name, str] = model_named()
     clusters: Option[Sequence[Name], tuple[str, ...]] = Option(
         read.NAMES, Group.GOAL, "Clusters, with commas between; repeatable.", default=(), required=True)
+    _: KW_ONLY
     gpus: Option[int | Sequence[int], tuple[int, ...]] = option(
         read.COUNTS, Group.GOAL, "GPUs per cluster: one number for all, or one each (default: whole clusters).",
         default=())
@@ -201,6 +208,7 @@ class SizeQuestion(Options):
 
     model: Option[Name, str] = model_named()
     cluster: Option[Name, str] = cluster_named()
+    _: KW_ONLY
     days: Option[float | str, float | None] = option(
         read.DAYS, Group.GOAL, "Fewest GPUs that end within D days.", unit="days")
     budget: Option[float | str, float | None] = option(

@@ -52,11 +52,9 @@ class Shown:
 def completion(one: Option[Any, Any]) -> Callable[[str], list[str]] | None:
     """What a shell may complete the beginning of an option's value to."""
     names = one.names
-    return (
-        None
-        if names is None
-        else lambda incomplete: [str(name) for name in names() if str(name).startswith(incomplete)]
-    )
+    if names is None:
+        return None
+    return lambda incomplete: [str(name) for name in names() if str(name).startswith(incomplete)]
 
 
 @cache
