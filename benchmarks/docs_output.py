@@ -23,7 +23,6 @@ from typing import Any, Final
 from planner.ask import question
 from planner.ask.option import Option, options_of
 from planner.ask.readers import Settings
-
 from planner.spec.planfile import Plan
 
 ROOT: Final = Path(__file__).parents[1]

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from planner.ask.option import Option, options_of
 from planner.ask.question import Question
+from planner.ask.readers import whole
 from planner.calibrate.flops_rate import KINDS
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError, nearest_names
 from planner.space.axes import RESTRICTABLE
@@ -111,6 +112,10 @@ def _axis(axis: str) -> Callable[[str], int]:
     return read
 
 
+def _sequences(text: str) -> int:
+    return whole().read(text, "global_batch")
+
+
 def _stated(option: Option[Any, Any]) -> Callable[[str], Any]:
     """The reader of an option's column: that of the option, whose names must be known where they are few."""
     if option.name in _KINDS:
@@ -133,8 +138,8 @@ _MEASURED: Final[Mapping[str, Callable[[str], Any]]] = {
 }  # fmt: skip
 COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
     "source": _text, "publisher": _text, "source_ref": _text, "first_seen": _date,
-    **{name: _stated(one) for name, one in OPTIONS.items()}, **{axis: _axis(axis) for axis in AXES}, "layout": _text,
-    **_MEASURED, "notes": _text,
+    **{name: _stated(one) for name, one in OPTIONS.items()}, "global_batch": _sequences,
+    **{axis: _axis(axis) for axis in AXES}, "layout": _text, **_MEASURED, "notes": _text,
 }  # fmt: skip
 NEEDED: Final = ("model", "cluster", "gpus", "seq_len", "global_batch")
 
