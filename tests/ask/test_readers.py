@@ -81,7 +81,7 @@ def test_all_ways_of_saying_a_value_are_one(reader: Reader[Any], value: Any, giv
         *((SETTINGS, given) for given in (2, "tq=8", {"recompute": 9}, "tp", {"tp": {}})),
         (PAIR, "1"), (BATCH, 1.5), (BATCH, True), (COUNTS, "8,0"), (NAME, 8), (ASSUMED, 3), (DAYS, "0"), (LEFT_OUT, 1),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__ if isinstance(value, Reader) else str(value),
 )  # fmt: skip
 def test_what_is_none_is_refused_in_words(reader: Reader[Any], given: object) -> None:
     with pytest.raises(PlannerError) as refused:
