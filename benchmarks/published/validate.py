@@ -22,7 +22,14 @@ from planner.calibrate.flops_rate import step_of_rate
 from planner.calibrate.measured import Measurement
 from planner.calibrate.predict import refusal
 from planner.calibrate.statistics import Answer
-from planner.calibrate.validate import Validation, answered, ask_rows, band_or_none, output_of
+from planner.calibrate.validate import (
+    Validation,
+    answered,
+    ask_rows,
+    band_or_none,
+    output_of,
+    with_interval,
+)
 
 
 def validate_files(runs: Path, models: Path) -> Validation:
@@ -94,9 +101,9 @@ def _predict(
     for index, (one, prediction) in enumerate(zip(asked, predict_runs(runs), strict=True)):
         if not isinstance(one, Run) or prediction is None:
             assert isinstance(one, tuple), "a run has a prediction"
-            outputs.append(output_of(index, *one))
+            outputs.append(with_interval(output_of(index, *one), None))
             continue
         of_source = partial(band_of_row, source=rows[index].get("source") or "")
         band = band_or_none(one.problem, of_source)
-        outputs.append(answered(index, one, prediction) | {"band": None if prediction.failed else band})
+        outputs.append(with_interval(answered(index, one, prediction), None if prediction.failed else band))
     return runs, outputs
