@@ -80,7 +80,7 @@ class Options(Asked):
         read.SWITCH, Group.JOB, "Also train the multi-token-prediction (MTP) modules.", default=False,
         label=Label("MTP"))
     lora_rank: Option[int, int | None] = option(
-        read.whole(most=10**12, example="16"), Group.METHOD, "Train LoRA adapters of this rank on a frozen model.",
+        read.whole(0, 10**12, "16"), Group.METHOD, "Train LoRA adapters of this rank on a frozen model.",
         label=Label("LoRA rank"))
     lora_targets: Option[str, str | None] = option(
         read.TEXT, Group.METHOD, "Layers with adapters: all-linear (default), attention or qkv.",
@@ -126,8 +126,9 @@ class Options(Asked):
         "Tokens per expert, file or zipf:A (default: balanced); the busiest rank sets the step time.",
         metavar="FILE|zipf:A", label=Label("expert loads", "zipf:0.6"))
     expert_replicas: Option[int, int | None] = option(
-        read.whole(), Group.MEASURED, "With --expert-loads: total expert replicas per layer (default: one per expert).",
-        unit="experts")
+        read.whole(0, 10**12), Group.MEASURED,
+        "With --expert-loads: total expert replicas per layer (default: one per expert).",
+        unit="experts")  # the model knows how many at least and at most
 
     @property
     def restrict(self) -> Mapping[str, tuple[int, ...]]:

@@ -92,9 +92,9 @@ def restriction_of(given: Mapping[str, object]) -> tuple[dict[str, tuple[int, ..
         if name == "layout" and not values:
             continue
         several = values if isinstance(values, Sequence) and not isinstance(values, str) else [values]
-        numbers = [one for one in several if type(one) is int]
+        numbers = [one for one in several if isinstance(one, int) and not isinstance(one, bool)]
         if name in CODED and len(numbers) == len(several):
-            codes[name] = tuple(_code(name, one) for one in numbers)
+            codes[name] = tuple(_code(name, int(one)) for one in numbers)
         else:
             texts.append(f"{name}={','.join(map(str, several))}")
     layout, settings = split_layout(texts)

@@ -70,7 +70,7 @@ def test_devices_of_two_kinds_side_by_side() -> None:
 
 def test_errors_and_the_head_of_a_cluster() -> None:
     assert "the number of chips must be given" in said("plan", *JOB, code=2)
-    assert "the number of chips must be a whole number" in said("plan", *JOB, "--gpus", "0", code=2)
+    assert "must be a whole number from 1" in said("plan", *JOB, "--gpus", "0", code=2)
     priced = said("clusters", "dgx-h100", "--gpus", "8")
     assert "chip" not in priced
 

@@ -128,5 +128,7 @@ def test_nothing_is_called_illegal_that_a_layout_makes_legal() -> None:
     assert plan.verdict is Verdict.NOTHING_LEGAL
     assert "under the stack's own split" in plan.headline
     layout = "2,1,1,1,1,1,1,1,1,1,1,4"
-    told = make_estimate(replace(asked, set={**pins, "tp": 2, "dp": 1, "schedule": "1f1b", "layout": layout}))
+    told = make_estimate(
+        replace(asked, set={**pins, "tp": 2, "dp": 1, "schedule": "interleaved", "layout": layout})
+    )
     assert told.found
