@@ -37,7 +37,7 @@ tensor_parallel_degree = 8
 
 def checked(files: dict[str, str], **more: Any) -> dict[str, Any]:
     asked = {"gpus": 16, "model": "llama-3.1-8b", "stack": None, "seq_len": 4096, "global_batch": 64, **more}
-    return check_files(files, Question("", CLUSTER), **asked)
+    return check_files(files, Question(**{**asked, "cluster": CLUSTER, "model": asked["model"] or ""}))
 
 
 @pytest.mark.parametrize(
