@@ -46,9 +46,7 @@ def small_plan() -> Plan:
 
 
 def config_of(plan: Plan, index: int = 0) -> ParallelConfig:
-    fields = ParallelConfig.__dataclass_fields__
-    planned = plan.choices[index].config
-    return ParallelConfig(**{axis: getattr(planned, axis) for axis in fields if hasattr(planned, axis)})
+    return plan.choices[index].config.parallel()
 
 
 @pytest.mark.parametrize(
