@@ -70,8 +70,7 @@ class LeastMemory:
         classes = mean_classes(table["pp"], np.zeros(len(level.kept)))
         bare = replace(classes.without_ends(), layers=0.0 * classes.layers)
         away = (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
-        # in pools of graphs nothing is wasted
-        factor = np.where(away, 0.0, 1.0 + overhead.fragmentation * (table["cuda_graph_impl"] == 0))
+        factor = np.where(away, 0.0, 1.0 + overhead.fragmentation)
         working = np.minimum(level.working, level.working_full)[rows]  # whatever is recomputed
         outside = overhead.context + least_buffers(model.problem, table, level)
         return cls(

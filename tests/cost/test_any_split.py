@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.any_fit import least_slowest
+from planner.cost.any_fit import LeastMemory, least_slowest
 from planner.cost.any_split import AnyLayout, least_of_any_layout
+from planner.cost.levels import layer_level
 from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, ParallelConfig
+from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, CudaGraphs, ParallelConfig
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
@@ -66,6 +67,17 @@ def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
     check_bounds(with_stack(name, seed), seed)
+
+
+def test_what_the_allocator_wastes_of_activations_counts_under_cuda_graphs_as_well() -> None:
+    subject = with_stack("megatron-2026", 0)
+    pins = {"cuda_graph_impl": (int(CudaGraphs.FULL_ITERATION),)}
+    model, graphs = costs(subject), enumerate_configs(subject, rules_for(subject.stack), pins).table()
+    level = layer_level(model.layers, graphs)
+    wasted = 1.0 + subject.stack.overhead.fragmentation
+    assert wasted > 1.0
+    kept = LeastMemory.of(model, graphs, level).kept
+    assert kept == pytest.approx(wasted * level.kept[:, level.of_row])
 
 
 MODULES = replace(dense_model(5), mtp_layers=2)
