@@ -221,7 +221,7 @@ def test_an_idle_option_changes_nothing_and_is_not_launched(stack: str) -> None:
 @pytest.mark.parametrize("stack", stack_names())
 def test_options_of_every_kind_are_told_at_every_precision(stack: str) -> None:
     """Also where a stack leaves a list of recipes unstated, as megatron-2024 does with fp8."""
-    asked = Request("qwen3-30b-a3b", "1x8 h100", 8, 2048, "64", stack=stack)
+    asked = Request("qwen3-30b-a3b", "1x8 h100", 8, seq_len=2048, global_batch="64", stack=stack)
     for precision in Precision:
         try:
             problem, _ = resolve(replace(asked, precision=str(precision)))
