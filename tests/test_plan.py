@@ -180,11 +180,8 @@ def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> Non
 def test_the_front_takes_what_the_list_takes(small_plan: Plan) -> None:
     """Its pipelines are simulated as well: a configuration had one time in the list and another on the front."""
     asked = replace(SMALL, stack=small_plan.subject.stack.name)
-    model, fields = cost_model(resolve(asked)[0]), ParallelConfig.__dataclass_fields__
-    points = small_plan.pareto
-    rows = [
-        ParallelConfig(**{a: getattr(p.config, a) for a in fields if hasattr(p.config, a)}) for p in points
-    ]
+    model, points = cost_model(resolve(asked)[0]), small_plan.pareto
+    rows = [point.config.parallel() for point in points]
     time = evaluate_exactly(model, ConfigTable.of(rows)).step_time.tolist()
     assert [point.step_time_s for point in points] == time == sorted(time)
     memory = [point.peak_mem_gib for point in points]
