@@ -149,7 +149,7 @@ def _stated(config: ParallelConfig) -> dict[str, int]:
 
 
 def practice(best: Sequence[Best]) -> list[str]:
-    """What the runs have in common, as `planner/recommend.py` counts it."""
+    """What the runs have in common, as `planner/answer/recommend.py` counts it."""
     each = [_concerns(run) for run in best]
     kinds = [int(found.get(Concern.KINDS, 0)) for found in each]
     lines = [

@@ -86,7 +86,7 @@ def report(answers: Sequence[Answer]) -> list[str]:
     near = [right for each in sweeps(answers).values() for apart, right in pairs(each) if apart < TOLD_APART]
     said = (
         f"Of all {len(near):,} pairs less than {TOLD_APART:.0%} apart {np.mean(near):.0%} are ranked right: that far a "
-        f"prediction does not tell two configurations apart (`TOLD_APART`, planner/recommend.py)."
+        f"prediction does not tell two configurations apart (`TOLD_APART`, planner/answer/recommend.py)."
     )
     return [*lines, "", said]
 

@@ -379,7 +379,7 @@ class Confidence(Record):
 
 
 class Concern(StrEnum):
-    """In what a configuration is more, or other, than published runs are (`planner/recommend.py`)."""
+    """In what a configuration is more, or other, than published runs are (`planner/answer/recommend.py`)."""
 
     KINDS = "kinds_of_parallelism"  # beside data parallelism: of tp, cp, ep and pp those above 1
     WIDE_TENSOR = "tensor_parallelism_beyond_fast_links"
