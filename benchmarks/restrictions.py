@@ -4,8 +4,8 @@
 
 Random pairs of a question and the same with one restriction more: values of any axis of `--set`, of `--without`, more
 headroom. The narrower question's answer must take no less than what the wider one's says none takes: its step time
-where the gap is 0. Values that the wider answer names as held by the program are no restriction. Where a question takes
-an effort, 8 times as much must gain at most 0.1 %. Questions are small random ones and models of the catalog.
+where the gap is 0. Values that the wider answer names as held by the program are no restriction. 8 times the effort
+must gain at most 0.1 %. Questions are small random ones and models of the catalog.
 Left out: whether the wider answer is the best there is (`benchmarks/brute_force.py`).
 """
 
@@ -18,9 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.judged import command, named_as_held, pinned, settings
 from benchmarks.random_questions import TRIES, random_request
@@ -29,6 +29,7 @@ from planner.answer.plan import make_plan
 from planner.ask.request import Request, resolve
 from planner.errors import PlannerError
 from planner.space.axes import RESTRICTABLE
+from planner.space.without import known_names
 from planner.spec.config import CudaGraphs, Recompute
 from planner.spec.planfile import Plan, Verdict
 from planner.spec.rule import Problem
@@ -39,7 +40,6 @@ MORE_EFFORT: Final = 8.0
 MOST_GAINED: Final = 1e-3  # by that
 DULL: Final = 0.8  # of restrictions to what the answer has anyway that are not asked about
 SMALL: Final = 0.6  # share of pairs about small random models
-FIELDS: Final = {field.name for field in fields(Request)}
 MODELS: Final = (
     "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "gemma-2-2b", "gemma-3-4b", "gemma-3-12b", "qwen2.5-7b", "qwen3-4b",
     "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b", "mixtral-8x7b", "nemotron-h-8b", "olmo-2-13b", "mistral-7b",
@@ -117,9 +117,9 @@ def _narrowed(
         values = tuple(value for value in values if value in request.restrict[axis])
     if not values or request.restrict.get(axis) == values:
         return None
-    if "without" in FIELDS and rng.random() < 0.2:
-        other: Any = {"without": {axis: values}}
-        return replace(request, **other), f"--without {settings({axis: values})[0]}", axis
+    if rng.random() < 0.2:
+        name = rng.choice(known_names())
+        return replace(request, without=(name,)), f"--without {name}", name
     restrict = {**request.restrict, axis: values}
     selective = int(Recompute.SELECTIVE)
     if axis == "recompute_modules" and selective not in restrict.setdefault("recompute", (selective,)):
@@ -204,11 +204,10 @@ def wrong(plan: Plan, narrow: Plan) -> tuple[str, float]:
 
 
 def gained(request: Request, plan: Plan) -> float | None:
-    """By how much of the step more effort makes it shorter; None where effort cannot be asked for."""
-    if "effort" not in FIELDS or not plan.found:
+    """By how much of the step more effort makes it shorter; None where nothing is found."""
+    if not plan.found:
         return None
-    more: Any = {"effort": MORE_EFFORT}
-    better = make_plan(replace(request, **more))
+    better = make_plan(replace(request, effort=MORE_EFFORT))
     return 1 - better.choices[0].step_time / plan.choices[0].step_time if better.found else None
 
 
