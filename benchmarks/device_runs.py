@@ -32,6 +32,7 @@ from planner.catalog.stack_options import (
     FOREACH,
     SEPARATOR,
 )
+from planner.report.words import worded
 from planner.spec.config import Recompute
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB
@@ -95,7 +96,7 @@ def judged(row: Row, configs: Path, folder: Path, stack: str = STACK) -> Judged:
     """A run as predicted and as measured."""
     plan = make_estimate(question_of(row, configs, folder, stack))
     if not plan.choices:
-        raise SystemExit(f"run {row['id']} cannot be estimated: {plan.headline}")
+        raise SystemExit(f"run {row['id']} cannot be estimated: {worded(plan)}")
     (choice,) = plan.choices
     memory, failed = choice.memory, row["oom"] == "True"
     outside = memory.terms["outside_allocator"]

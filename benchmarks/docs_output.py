@@ -23,6 +23,7 @@ from typing import Any, Final
 from planner.ask import question
 from planner.ask.option import Option, options_of
 from planner.ask.readers import Settings
+from planner.dialect import in_words
 from planner.spec.planfile import Plan
 
 ROOT: Final = Path(__file__).parents[1]
@@ -111,7 +112,9 @@ def option_table(kind: str) -> str:
     """The options that a kind of question has by itself."""
     asked = vars(question)[kind]
     own = [one for name, one in options_of(asked).items() if isinstance(vars(asked).get(name), Option)]
-    rows = [f"| `{one.words}` | `{one.name}` | {one.unit} | {_usual(one)} | {one.help} |" for one in own]
+    rows = [
+        f"| `{one.words}` | `{one.name}` | {one.unit} | {_usual(one)} | {in_words(one.help)} |" for one in own
+    ]
     return "\n".join(["| option | keyword and key | unit | default | |", "|---|---|---|---|---|", *rows])
 
 

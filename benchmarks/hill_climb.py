@@ -32,6 +32,7 @@ from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.ask.request import resolve
 from planner.errors import PlannerError
+from planner.report.words import worded
 from planner.spec.planfile import Plan
 from planner.spec.verdict import MemoryVerdict
 
@@ -138,7 +139,7 @@ def known_beaten(known: Known, folder: Path) -> Before:
     plan = make_plan(known.case.request(folder))
     found = make_estimate(known.case.named(folder, known.better))
     if not found.found:
-        raise PlannerError("what was found must fit", found.headline)
+        raise PlannerError("what was found must fit", str(worded(found)))
     proof, other = plan.search.certificate, found.choices[0].step_time
     step = plan.choices[0].step_time if plan.found else math.inf
     bound = step if proof is None or proof.bound is None else proof.bound

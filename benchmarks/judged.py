@@ -109,7 +109,7 @@ def is_held(table: ConfigTable, axis: str, values: tuple[int, ...], layers: int)
 def named_as_held(plan: Plan) -> tuple[str, ...]:
     """The axes that an answer says the program holds."""
     proof = plan.search.certificate
-    if plan.verdict is Verdict.NOTHING_LEGAL and "own split" in plan.headline:
+    if plan.verdict is Verdict.NOTHING_LEGAL and plan.headline[0].values["other_chunks"]:
         return (CHUNKS,)
     return tuple(one.axis for one in proof.held) if proof else ()
 

@@ -23,9 +23,10 @@ from planner.answer.plan import make_plan
 from planner.answer.size import Sizing, size_of
 from planner.ask.option import given_kinds, options_of, values_of
 from planner.ask.question import ComparisonQuestion, Question, Request, SearchQuestion, SizeQuestion
+from planner.dialect import as_keyword, in_words, only
 from planner.errors import InputError, PlannerError, nearest_names
+from planner.report.words import worded
 from planner.spec.planfile import Plan
-from planner.wording import as_keyword, reword, reworded
 
 Given = ParamSpec("Given")
 Asked = TypeVar("Asked")
@@ -35,16 +36,14 @@ Answer = TypeVar("Answer")
 def _asked_as(
     kind: Callable[Given, Asked],
 ) -> Callable[[Callable[[Asked], Answer]], Callable[Given, Answer]]:
-    """Turn a function of a question into one of its options by keyword, whose errors speak of keywords."""
+    """Turn a function of a question into one of its options by keyword, whose answers and errors speak of keywords."""
     assert isinstance(kind, type), "a dataclass"
     options = options_of(kind)
     parameters = [
         one.replace(annotation=given, default=Parameter.empty if options[one.name].required else one.default)
         for one, given in zip(signature(kind).parameters.values(), given_kinds(kind), strict=True)
     ]
-
-    def say(name: str, value: str) -> str | None:
-        return as_keyword(name, value) if name in options else None
+    python = only(options, as_keyword)
 
     def taken(answer: Callable[[Asked], Answer]) -> Callable[Given, Answer]:
         @functools.wraps(answer)
@@ -55,14 +54,14 @@ def _asked_as(
                     raise InputError("a keyword must be known", name, f"nearest: {near}")
             told.bind(*args, **given)  # raises TypeError as a call does
             try:
-                return answer(kind(*args, **given))
+                return worded(answer(kind(*args, **given)), python)
             except PlannerError as error:
-                reword(error, say)
+                error.say_in(python)
                 raise
 
         said = "\n".join(f"    {name}: {one.help}" for name, one in options.items())
         told = Signature(parameters, return_annotation=signature(answer).return_annotation)
-        ask.__doc__ = reworded(f"{answer.__doc__}\n\n{said}\n", say)
+        ask.__doc__ = in_words(f"{answer.__doc__}\n\n{said}\n", python)
         ask.__signature__ = told  # type: ignore[attr-defined]
         return ask
 

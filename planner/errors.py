@@ -21,6 +21,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from planner.dialect import Dialect, in_words
+
 DISTRIBUTION: Final = "llm-training-planner"  # as pip installs it
 _FEW: Final = 30  # names that a message can hold
 
@@ -28,7 +30,8 @@ _FEW: Final = 30  # names that a message can hold
 class PlannerError(Exception):
     """Root of all errors that a user can cause.
 
-    `must` is what has to hold, `given` what was found instead, `hint` what to do about it.
+    `must` is what has to hold, `given` what was found instead, `hint` what to do about it; options are marked in them
+    (`planner.dialect`), and in words of the command line in the text.
     """
 
     exit_code = 2
@@ -46,7 +49,14 @@ class PlannerError(Exception):
             parts.append(f"given: {self.given}")
         if self.hint:
             parts.append(f"hint: {self.hint}")
-        return "\n  ".join(parts)
+        return in_words("\n  ".join(parts))
+
+    def say_in(self, dialect: Dialect) -> None:
+        """Name options as a dialect does."""
+        self.must, self.given, self.hint = (
+            in_words(text, dialect) for text in (self.must, self.given, self.hint)
+        )
+        self.args = (str(self),)
 
 
 def _restored(kind: type[PlannerError], values: dict[str, Any]) -> PlannerError:

@@ -19,13 +19,16 @@ from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.answer.size import Sizing
 from planner.ask.option import options_of
-from planner.ask.question import Options
+from planner.ask.question import Options, SearchQuestion
 from planner.ask.request import Request
+from planner.dialect import as_keyword, only
 from planner.errors import InputError
+from planner.report.words import worded
 from planner.space.axes import RESTRICTABLE
 from planner.spec.planfile import Plan, Verdict
 from planner.spec.rows import COLUMNS
 
+PYTHON = only(options_of(SearchQuestion), as_keyword)
 SMALL = {"seq_len": 2048, "global_batch": 64, "tokens": "10B"}
 
 
@@ -40,7 +43,7 @@ def test_plan_is_the_verbs() -> None:
     asked = Request("llama-3.2-1b", "dgx-h100", 16, seq_len=2048, global_batch="64", tokens=1e10,
                     set={"pp": (1,), "tp": (1, 2)}, assume=("pue=1.2",))  # fmt: skip
     assert isinstance(found, Plan)
-    assert same(found, make_plan(asked))
+    assert same(found, worded(make_plan(asked), PYTHON))
 
 
 def test_estimate_names_one_configuration() -> None:
@@ -48,7 +51,7 @@ def test_estimate_names_one_configuration() -> None:
     asked = Request(
         "llama-3.2-1b", "dgx-h100", 8, seq_len=2048, global_batch="64", tokens=1e10, set={"tp": (2,)}
     )
-    assert same(found, make_estimate(asked))
+    assert same(found, worded(make_estimate(asked), PYTHON))
     assert planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={"tp": 3}).verdict is Verdict.ILLEGAL
 
 

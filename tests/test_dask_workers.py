@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import planner
-from planner.answer import dask_workers
-from planner.answer.dask_workers import _other_versions, _Point, _quiet, _Sweep, answer_packed, dask
 from planner.ask.request import Request
+from planner.cli import dask_workers
+from planner.cli.dask_workers import _other_versions, _Point, _quiet, _Sweep, answer_packed, dask
 from planner.errors import InputError
 from tests.test_sweep_workers import answered, points
 

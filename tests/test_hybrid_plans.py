@@ -66,7 +66,7 @@ def test_stages_of_unlike_layers_and_what_is_uncertain(planned: Planned) -> None
     assert sum(best["layers_per_stage"]) == planned.layers
     assert len(best["layers_per_stage"]) == planned.stages
     assert best["memory"]["verdict"] == "fits"
-    assert planned.unsure in plan["confidence"]["explanation"]
+    assert planned.unsure in str(plan["confidence"]["explanation"])
     assert best["time"]["memory_bound"] > 0
 
 

@@ -11,16 +11,16 @@ import planner
 
 PACKAGE = Path(planner.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "units", "wording"),
+    ("dialect", "errors", "units"),
     ("spec", "catalog"),
     ("frameworks",),
     ("space",),
     ("cost", "schedule", "campaign"),
     ("solve",),
     ("ask",),
-    ("answer", "api"),
+    ("answer",),
     ("report", "calibrate"),
-    ("cli", "__main__"),
+    ("api", "cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = ("cost", "schedule", "campaign", "space", "solve")

@@ -17,14 +17,17 @@ from planner.answer.plan import make_plan
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
+from planner.dialect import in_words
 from planner.errors import InputError, PlannerError
 from planner.report.facts import subject_lines
 from planner.report.proof import cautions, once_sentence
-from planner.space.batch import LARGEST_BATCH, batch_words, global_batch_of
+from planner.report.words import line_of, text_of, texts
+from planner.space.batch import LARGEST_BATCH, global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.space.without import ALL
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, Schedule
+from planner.spec.findings import finding
 from planner.spec.planfile import Ending, Plan, Verdict
 from planner.spec.planned_config import PlannedConfig
 from planner.spec.stack import Stack, elsewhere
@@ -69,8 +72,8 @@ def test_a_ring_that_nothing_runs_is_refused(
 
 def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
     said = named_config({"cp": (2,)}, resolve(replace(SMALL, model="gemma-3-27b"))[0])[1]
-    assert "cp_kind=all-gather" in said[0]
-    assert "cp_kind=p2p" in named_config({"cp": (2,)}, resolve(SMALL)[0])[1][0]
+    assert "cp_kind=all-gather" in text_of(said[0])
+    assert "cp_kind=p2p" in text_of(named_config({"cp": (2,)}, resolve(SMALL)[0])[1][0])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_usual_batches_count_sequences() -> None:
         make_plan(replace(SMALL, seq_len=4096, global_batch="4M"))
     with pytest.raises(InputError, match="write 4Mtok or 4Mseq"):
         hold_batch(replace(SMALL, global_batch="4M"))
-    assert hold_batch(replace(SMALL, global_batch="64"))[1] == "global batch held at 64 sequences, as given"
+    assert hold_batch(replace(SMALL, global_batch="64"))[1] == finding("held_batch", batch=64)
 
 
 def test_a_405b_model_on_16384_devices() -> None:
@@ -231,9 +234,9 @@ def test_where_nothing_fits_a_search_finds_what_would() -> None:
     request = Request("llama-3.1-70b", "h100-sxm-roce", 8, seq_len=8192, global_batch="64", without=AS_NAMED)
     tight = make_plan(request)
     assert tight.verdict is Verdict.NOTHING_FITS
-    assert "this would fit: " in tight.smallest_change
-    assert "devices (" in tight.smallest_change
-    gpus = int(tight.smallest_change.split("this would fit: ")[1].split(" devices")[0])
+    assert "this would fit: " in line_of(tight.smallest_change)
+    assert "devices (" in line_of(tight.smallest_change)
+    gpus = int(line_of(tight.smallest_change).split("this would fit: ")[1].split(" devices")[0])
     assert make_plan(replace(request, gpus=gpus, thorough=False)).found
 
 
@@ -241,7 +244,7 @@ def test_more_devices_than_a_part_of_a_node_are_whole_nodes() -> None:
     """Of 3, 6, 12 and 24 GPUs the third is no whole number of nodes."""
     tight = make_plan(Request("llama-3.1-70b", "dgx-h100", 3, seq_len=4096, global_batch="24"))
     assert tight.verdict is Verdict.NOTHING_FITS
-    assert "this would fit: 24 devices (" in tight.smallest_change
+    assert "this would fit: 24 devices (" in line_of(tight.smallest_change)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +254,9 @@ def test_the_fewest_whole_nodes_are_named(cluster: str, fewest: int) -> None:
     """8 and 16 GPUs are too few, 32 are more than it takes; and all that a cluster has are tried."""
     request = Request("llama-3.1-70b", cluster, 8, seq_len=8192, global_batch="64", without=AS_NAMED)
     tight = make_plan(request)
-    assert ("devices (" in tight.smallest_change) == bool(fewest)
+    assert ("devices (" in line_of(tight.smallest_change)) == bool(fewest)
     if fewest:
-        assert f"this would fit: {fewest} devices (" in tight.smallest_change
+        assert f"this would fit: {fewest} devices (" in line_of(tight.smallest_change)
         assert make_plan(replace(request, gpus=fewest, thorough=False)).found
 
 
@@ -262,7 +265,7 @@ def test_the_next_node_is_among_the_sizes_tried_far_from_one_that_fits() -> None
     request = Request("deepseek-v3", "dgx-h100", 184, without=AS_NAMED)
     tight = make_plan(request)
     assert tight.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
-    said = tight.smallest_change
+    said = line_of(tight.smallest_change)
     assert "this would surely fit: 192 devices (" in said
     assert "384 sequences a step)" in said, "the batch that a plan of 192 has, not the 368 of 184"
     assert "in steps of" not in said
@@ -274,7 +277,7 @@ def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configurat
     request = Request(
         "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", set=pins, without=AS_NAMED
     )
-    said = make_plan(request).smallest_change.split("sequences of ")[1]
+    said = line_of(make_plan(request).smallest_change).split("sequences of ")[1]
     length = int(said.split(" tokens")[0].replace(",", ""))
     assert length % 128 == 0
     assert length not in (49152, 24576)  # no half
@@ -303,8 +306,8 @@ def test_where_lengths_differ_the_sequence_named_is_the_longest_of_them() -> Non
         "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", mean_len=500.0, set=pins,
         without=AS_NAMED,
     )  # fmt: skip
-    assert "sequences of at most " in make_plan(request).smallest_change
-    assert " tokens (500 on average) (tp1" in make_plan(request).smallest_change
+    assert "sequences of at most " in line_of(make_plan(request).smallest_change)
+    assert " tokens (500 on average) (tp1" in line_of(make_plan(request).smallest_change)
 
 
 def test_a_copy_of_a_checkpoint_that_hosts_have_no_room_for_is_named_and_can_be_left_out(
@@ -319,11 +322,13 @@ def test_a_copy_of_a_checkpoint_that_hosts_have_no_room_for_is_named_and_can_be_
     asked = replace(SMALL, model="llama-3.2-3b", cluster=str(small), gpus=8, without=AS_NAMED)
     plan = make_plan(asked)
     assert plan.verdict is Verdict.NOTHING_FITS
-    assert re.search(r"exceeds host memory by .* per node \(checkpoint copy ", plan.smallest_change)
-    assert "no copy of a checkpoint on hosts, --assume checkpoint_writing=blocking (" in plan.smallest_change
+    assert re.search(r"exceeds host memory by .* per node \(checkpoint copy ", line_of(plan.smallest_change))
+    assert "no copy of a checkpoint on hosts, --assume checkpoint_writing=blocking (" in line_of(
+        plan.smallest_change
+    )
     waits = make_plan(replace(asked, assume=("checkpoint_writing=blocking",)))
     assert waits.found
-    assert waits.choices[0].config.text in plan.smallest_change
+    assert waits.choices[0].config.text in line_of(plan.smallest_change)
 
 
 def test_where_nothing_fits_offloading_is_among_what_would() -> None:
@@ -334,11 +339,11 @@ def test_where_nothing_fits_offloading_is_among_what_would() -> None:
     tuning = replace(tuning, without=AS_NAMED)
     tight = make_plan(tuning)
     assert tight.verdict is Verdict.NOTHING_FITS
-    assert "this would fit: --set offload=optimizer (" in tight.smallest_change
+    assert "this would fit: --set offload=optimizer (" in line_of(tight.smallest_change)
     assert make_plan(replace(tuning, set={"offload": (1,)})).found
     pinned = make_plan(replace(tuning, set={"offload": (0,)}))
-    assert "this would fit: leave offload free" not in pinned.smallest_change
-    assert "not tried: more devices than the cluster has, adapters" in pinned.smallest_change
+    assert "this would fit: leave offload free" not in line_of(pinned.smallest_change)
+    assert "not tried: more devices than the cluster has, adapters" in line_of(pinned.smallest_change)
 
 
 def test_a_time_limit_hands_over_what_there_is() -> None:
@@ -362,8 +367,8 @@ def test_a_time_limit_hands_over_what_there_is() -> None:
         )
     )
     assert tight.verdict is Verdict.NOTHING_FITS
-    assert "were not tried: no time was left" in tight.smallest_change
-    assert "no other single change" not in tight.smallest_change
+    assert "were not tried: no time was left" in line_of(tight.smallest_change)
+    assert "no other single change" not in line_of(tight.smallest_change)
 
 
 def test_objectives() -> None:
@@ -474,14 +479,14 @@ def test_nothing_fits_is_an_answer_with_the_nearest() -> None:
     assert plan.choices == ()
     assert plan.nearest is not None
     assert plan.nearest.memory.peak > plan.nearest.memory.limit
-    assert "per device" in plan.smallest_change
+    assert "per device" in line_of(plan.smallest_change)
 
 
 def test_nothing_legal_is_an_answer_with_the_rules() -> None:
     plan = make_plan(replace(SMALL, set={"tp": (3,)}))
     assert plan.verdict is Verdict.NOTHING_LEGAL
     assert plan.search.removed
-    assert "tp=" in plan.smallest_change
+    assert "tp=" in line_of(plan.smallest_change)
 
 
 def test_contradicting_pins_are_nothing_legal() -> None:
@@ -530,7 +535,7 @@ def test_forms_of_the_global_batch(text: str | None, seq_len: int, sequences: in
         request = replace(request, cluster="h100-sxm-roce", gpus=16384)
     problem, assumed = resolve(request)
     assert problem.job.global_batch == sequences
-    said = any("global batch" in line for line in assumed)
+    said = any("global batch" in line for line in texts(assumed))
     assert said is (text is None or text.lower().endswith("tok"))
 
 
@@ -590,7 +595,7 @@ def test_defaults_are_said() -> None:
     problem, assumed = resolve(Request("llama-2-7b", "1x8 h100"))
     assert problem.job.seq_len == 4096  # the model's context, below 8192
     assert problem.stack.name == "megatron-2026"
-    said = "\n".join(assumed)
+    said = "\n".join(texts(assumed))
     for words in ("sequence length 4,096", "global batch", "stack megatron-2026"):
         assert words in said
     assert resolve(Request("llama-3.1-8b", "1x8 h100"))[0].job.seq_len == 8192
@@ -598,7 +603,7 @@ def test_defaults_are_said() -> None:
 
 def test_what_is_named_is_not_assumed() -> None:
     _, assumed = resolve(replace(SMALL, stack="megatron-2026"))
-    assert not any("stack" in line or "sequence" in line or "batch" in line for line in assumed)
+    assert not any("stack" in line or "sequence" in line or "batch" in line for line in texts(assumed))
 
 
 BAD_REQUESTS: tuple[dict[str, Any], ...] = (
@@ -628,8 +633,8 @@ def test_axes_left_out_are_neutral_and_said() -> None:
     assert (config.dp, config.sp, config.zero, config.micro_batch) == (2, 1, 1, 1)
     assert config.num_microbatches == 32
     assert config.schedule == Schedule.INTERLEAVED
-    assert "zero=1" in said[0]
-    assert "tp=" not in said[0].replace("etp=", "")
+    assert "zero=1" in text_of(said[0])
+    assert "tp=" not in text_of(said[0]).replace("etp=", "")
     alone, _ = named_config({"tp": (8,), "pp": (2,)}, problem)
     assert (alone.dp, alone.zero) == (1, 0)
     full, _ = named_config({"pp": (2,), "recompute": (2,)}, problem)
@@ -648,40 +653,44 @@ def test_the_same_request_gives_the_same_plan(small_plan: Plan) -> None:
 
 def test_a_batch_that_hardly_divides_comes_with_advice() -> None:
     plan = make_plan(replace(SMALL, global_batch="127"))
-    assert "128 sequences" in plan.smallest_change
-    assert "sequences" not in make_plan(SMALL).smallest_change
+    assert "128 sequences" in line_of(plan.smallest_change)
+    assert "sequences" not in line_of(make_plan(SMALL).smallest_change)
 
 
 def test_where_the_batch_is_held_only_what_would_fit_is_sought() -> None:
     uneven = replace(SMALL, global_batch="127")
     held = make_plan(replace(uneven, seek_batch=False))
-    assert "sequences" not in held.smallest_change
+    assert "sequences" not in line_of(held.smallest_change)
     assert held.choices == make_plan(uneven).choices
     small = Request("llama-3.1-70b", "4x8 h100 400G-ib", gpus=8, seek_batch=False, without=AS_NAMED)
-    assert "this would fit" in make_plan(small).smallest_change
+    assert "this would fit" in line_of(make_plan(small).smallest_change)
 
 
 def test_tensor_parallelism_across_nodes_comes_with_a_larger_batch() -> None:
     pins = {"pp": (1,), "cp": (1,)}
     few = make_plan(replace(SMALL, gpus=16, global_batch="1", set=pins))
     assert few.choices[0].config.tp == 16
-    assert "a global batch of 2 sequences (of 1, tp 16 has to cross" in few.smallest_change
+    assert "a global batch of 2 sequences (of 1, tp 16 has to cross" in line_of(few.smallest_change)
 
 
 def test_nothing_is_refused_for_a_batch_that_nobody_named() -> None:
     plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, set={"tp": (8,), "cp": (1,)}))
     assert plan.choices[0].config.dp == 1009
-    assert any("global batch 1,009 sequences" in said and "legal here" in said for said in plan.assumptions)
+    assert any(
+        "global batch 1,009 sequences" in said and "legal here" in said for said in texts(plan.assumptions)
+    )
     named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, global_batch="512"))
-    assert "1009 sequences" in named.smallest_change
+    assert "1009 sequences" in line_of(named.smallest_change)
 
 
 def test_few_tokens_a_device_come_with_the_batch_of_a_large_run() -> None:
     pins = {"tp": (8,), "pp": (1,), "zero": (1,)}
     plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, set=pins))
-    assert "a global batch of 2048 sequences, 1,024 tokens a device (512 have 256)" in plan.smallest_change
+    assert "a global batch of 2048 sequences, 1,024 tokens a device (512 have 256)" in line_of(
+        plan.smallest_change
+    )
     named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, global_batch="512", set=pins))
-    assert "tokens a device" not in named.smallest_change
+    assert "tokens a device" not in line_of(named.smallest_change)
     assert not named.notes
     assert named.choices == plan.choices
 
@@ -693,14 +702,14 @@ def test_an_assumed_batch_that_is_much_slower_is_said_at_the_head() -> None:
     assert plan.subject.job.global_batch == 512  # still about 4M tokens
     (note,) = plan.notes
     faster = re.fullmatch(
-        r"batch assumed, not asked for: 2,048 sequences train ([\d.]+) times as many tokens/s", note
+        r"batch assumed, not asked for: 2,048 sequences train ([\d.]+) times as many tokens/s", text_of(note)
     )
     assert faster
     other = make_plan(replace(large, global_batch="2048"))
     rates = [each.choices[0].tokens_per_second_per_device for each in (other, plan)]
     assert float(faster[1]) == pytest.approx(rates[0] / rates[1], abs=0.1)
     assert float(faster[1]) >= 1.5
-    assert note in subject_lines(plan)
+    assert text_of(note) in subject_lines(plan)
     assert not other.notes
     assert not make_plan(replace(large, global_batch="512")).notes
     assert not make_plan(replace(large, gpus=1024)).notes
@@ -714,7 +723,7 @@ def test_an_assumed_batch_takes_odd_factors_that_pipelines_cannot(devices: int, 
 def test_a_device_without_bf16_trains_in_fp16_and_says_so() -> None:
     plan = make_plan(Request("gpt2", "8 v100"))
     assert plan.subject.job.precision == "fp16"
-    assert any("no bf16" in line for line in plan.assumptions)
+    assert any("no bf16" in line for line in texts(plan.assumptions))
 
 
 def test_contradictory_recomputation_is_refused() -> None:
@@ -726,7 +735,7 @@ def test_bands_are_wide_where_nothing_was_measured() -> None:
     known, unknown = make_plan(SMALL), make_plan(Request("gpt2", "8 mi300x"))
     assert unknown.confidence.level == "L0"
     assert unknown.confidence.band >= 0.5 > known.confidence.band
-    assert "as NCCL does" not in unknown.confidence.explanation  # on one node
+    assert "as NCCL does" not in " ".join(texts(unknown.confidence.explanation))  # on one node
 
 
 def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fitted_on() -> None:
@@ -734,13 +743,13 @@ def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fit
     told = make_plan(SMALL).confidence
     assert stack.fitted
     assert told.band == pytest.approx(elsewhere(stack.band_at(16, moe=False)))
-    assert "planner calibrate narrows it" in told.explanation
+    assert "planner calibrate narrows it" in " ".join(texts(told.explanation))
 
 
 def test_devices_with_a_library_of_their_own_are_told_that_collectives_are_nccls() -> None:
     axes = {"tp": (1,)}
     said = [
-        make_estimate(Request("gpt2", machine, set=axes)).confidence.explanation
+        " ".join(texts(make_estimate(Request("gpt2", machine, set=axes)).confidence.explanation))
         for machine in ("2x8 mi300x 400G-ib", "2x8 h100 400G-ib")
     ]
     assert ["as NCCL does" in text for text in said] == [True, False]
@@ -768,7 +777,7 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sure.choices[0].memory.verdict is MemoryVerdict.FITS
     assert bold.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
     assert bold.choices[0].step_time < sure.choices[0].step_time
-    assert any("--borderline" in caution for caution in cautions(sure))
+    assert any("--borderline" in in_words(caution) for caution in cautions(sure))
     assert any("borderline" in caution for caution in cautions(bold))
 
 
@@ -781,8 +790,8 @@ def test_a_gain_within_the_scatter_of_runs_is_not_worth_the_risk(monkeypatch: py
     monkeypatch.setattr("planner.spec.verdict.WORTH_THE_RISK", 1.2 * gain)
     timid = make_plan(replace(request, borderline=True))
     assert timid.choices[0].config == sure.choices[0].config
-    assert any(said.startswith(bold.choices[0].config.text) for said in timid.notes)
-    assert not any("--borderline" in caution for caution in cautions(sure))
+    assert any(said.startswith(bold.choices[0].config.text) for said in texts(timid.notes))
+    assert not any("--borderline" in in_words(caution) for caution in cautions(sure))
     monkeypatch.setattr("planner.spec.verdict.WORTH_THE_RISK", 0.8 * gain)
     assert make_plan(replace(request, borderline=True)).choices[0].config == bold.choices[0].config
 
@@ -795,7 +804,10 @@ def test_fp32_runs_in_fp32_where_there_is_no_tf32() -> None:
     slow = make_estimate(question)
     fast = make_estimate(replace(question, cluster="1x8 a100"))
     assert slow.choices[0].peak_flops == pytest.approx(15.7e12)
-    assert [any("no TF32" in text for text in plan.assumptions) for plan in (slow, fast)] == [True, False]
+    assert [any("no TF32" in text for text in texts(plan.assumptions)) for plan in (slow, fast)] == [
+        True,
+        False,
+    ]
     assert slow.choices[0].time["gemm"] > 4 * fast.choices[0].time["gemm"]
 
 
@@ -819,7 +831,7 @@ def test_prediction_modules_that_a_model_lacks_are_refused() -> None:
 def test_what_is_not_modelled_is_of_the_job(
     asked: dict[str, Any], said: str, unsaid: tuple[str, ...]
 ) -> None:
-    told = " ".join(not_modelled(resolve(replace(SMALL, **asked))[0]))
+    told = " ".join(texts(not_modelled(resolve(replace(SMALL, **asked))[0])))
     assert said in told
     assert "data loader" in told
     assert not any(word in told for word in unsaid)
@@ -842,24 +854,26 @@ def test_pipelines_that_need_a_program_of_ones_own_are_tried_unless_left_out() -
     assert taken.memory.verdict is MemoryVerdict.FITS
     found = make_plan(replace(tight, without=AS_NAMED))
     assert found.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
-    assert "this would surely fit: a pipeline, by a program of your own: --set pp=" in found.smallest_change
+    assert "this would surely fit: a pipeline, by a program of your own: --set pp=" in line_of(
+        found.smallest_change
+    )
     full = make_plan(replace(tight, headroom=0.2, without=AS_NAMED))
     assert full.verdict is Verdict.NOTHING_FITS
-    assert "--set pp=" in full.smallest_change
+    assert "--set pp=" in line_of(full.smallest_change)
 
 
 def test_adapters_are_in_the_headline() -> None:
     plan = make_plan(replace(SMALL, lora_rank=16, frozen_bits=4, top=1))
-    assert ", LoRA of rank 16 on 4-bit weights" in plan.headline.splitlines()[0]
-    assert "LoRA" not in make_plan(replace(SMALL, top=1)).headline
+    assert ", LoRA of rank 16 on 4-bit weights" in text_of(plan.headline[0])
+    assert "LoRA" not in text_of(make_plan(replace(SMALL, top=1)).headline[0])
 
 
 def test_settings_of_a_run_are_said_not_to_be_used_without_one() -> None:
     asked = replace(SMALL, assume=("pue=1.3", "price=2 $/h", "checkpoint_writing=blocking"))
     said = "pue, price: not used without the length of the run (--tokens)"
-    assert said in resolve(asked)[1]
-    assert said not in resolve(replace(asked, tokens=1e12))[1]
-    assert not any("not used" in line for line in resolve(replace(asked, assume=asked.assume[2:]))[1])
+    assert said in texts(resolve(asked)[1])
+    assert said not in texts(resolve(replace(asked, tokens=1e12))[1])
+    assert not any("not used" in line for line in texts(resolve(replace(asked, assume=asked.assume[2:]))[1]))
 
 
 @pytest.mark.parametrize(
@@ -872,4 +886,5 @@ def test_settings_of_a_run_are_said_not_to_be_used_without_one() -> None:
     ],
 )
 def test_a_batch_in_words(batch: int, seq_len: int, said: str) -> None:
-    assert batch_words(batch, seq_len) == said
+    found = finding("global_batch", batch=batch, seq_len=seq_len, basis="chosen")
+    assert text_of(found) == f"global batch {said} (about 4M tokens)"

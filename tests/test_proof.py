@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from planner.answer.headline import gap_said
+from planner.answer.headline import gap_values
 from planner.answer.plan import make_plan
 from planner.ask.request import Request, cost_model, resolve
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.report.proof import space_account
+from planner.report.words import text_of
+from planner.report.words.headline import gap_said
 from planner.solve.refine import listed_once, worth_listing
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
@@ -99,7 +101,7 @@ def test_no_candidate_is_faster(asked: Asked) -> None:
         assert proof.bound is not None
         assert proof.bound <= best.step_time
         assert proof.gap == pytest.approx(1 - proof.bound / proof.best, abs=1e-12)
-        assert gap_said(proof) in plan.headline
+        assert gap_said(gap_values(proof)) in text_of(plan.headline[0])
         # nothing under the stack's own splits is left: only other layouts may be faster
         layouts = [bound for bound in (proof.split_bound, proof.outside_bound) if bound is not None]
         assert proof.bound >= min([proof.best, *layouts]) * (1 - CLOSED_GAP)

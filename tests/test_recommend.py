@@ -23,6 +23,7 @@ from planner.answer.recommend import (
     weigh,
 )
 from planner.ask.request import Request, resolve
+from planner.report.words import texts, worded
 from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import CLOSED_GAP, Choice, Concern, Plan
@@ -160,12 +161,12 @@ def test_a_plan_names_it(plan: Plan) -> None:
     before, after = (weigh(choice, Setting.of(resolve(ASKED)[0])) for choice in (best, taken))
     assert after.charges <= before.charges
     assert after.charged < before.charged - CHARGE / 4 * best.step_time
-    first, second = plan.headline.split("\n")
+    first, second = texts(plan.headline)
     assert first.startswith(best.config.text)
     assert second.startswith(f"recommended: #{plan.recommended + 1} {taken.config.text}, ")
     assert " more free" in second
-    assert str(plan) == plan.headline
-    assert plan.headline in repr(plan)
+    assert str(worded(plan)) == f"{first}\n{second}"
+    assert first in repr(worded(plan))
 
 
 def test_its_place_has_a_name(plan: Plan) -> None:

@@ -11,6 +11,7 @@ from planner.answer.rivals import balanced_lead
 from planner.answer.spare_nodes import rounder_counts, with_spare_nodes
 from planner.answer.stopping import Stopwatch
 from planner.ask.request import Request, cost_model, resolve
+from planner.report.words import line_of, text_of
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import Choice, Plan
 
@@ -20,7 +21,7 @@ SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="
 @pytest.fixture(scope="module")
 def small_plan() -> Plan:
     plan = make_estimate(replace(SMALL, set={"tp": (2,), "pp": (1,)}))
-    return plan.model_copy(update={"smallest_change": ""})
+    return plan.model_copy(update={"smallest_change": ()})
 
 
 def with_axes(choice: Choice, slower: float = 0.0, **axes: int) -> Choice:
@@ -34,8 +35,8 @@ def test_a_lead_that_rests_on_balanced_experts_is_said(small_plan: Plan) -> None
     plain = with_axes(small_plan.choices[0], tp=1, cp=1, pp=1, vpp=1)
     first, near = with_axes(plain, ep=64), with_axes(plain, 0.02, ep=8)
     (said,) = balanced_lead(problem, wide, [first, with_axes(plain, 0.01, ep=32), near], cost_model)
-    assert said.startswith("its 2.0% lead over #3 (")
-    more = int(said.split("busiest rank gets ")[1].split("%")[0]) / 100
+    assert text_of(said).startswith("its 2.0% lead over #3 (")
+    more = round(float(str(said.values["undone_by"])), 2)
     uneven = replace(problem, job=replace(problem.job, expert_imbalance=1 + more))
     even_time, uneven_time = (
         cost_model(each).evaluate(ConfigTable.of([wide])).step_time[0] for each in (problem, uneven)
@@ -77,7 +78,7 @@ def test_a_few_nodes_fewer_are_advised_where_they_train_faster(small_plan: Plan)
     def advised(devices: int, faster: float) -> str:
         watch, whole = Stopwatch(), plan_on(devices)
         found = with_spare_nodes(whole, SMALL, lambda asked: plan_on(asked.gpus or 0, faster), watch)
-        return found.smallest_change
+        return line_of(found.smallest_change)
 
     assert advised(104, 0.05).startswith("96 devices would take ")
     assert advised(104, 0.05).endswith("leave a node as a spare")
@@ -103,5 +104,6 @@ def test_fewer_nodes_that_are_nearly_as_fast_are_planned_in_full(small_plan: Pla
 
     whole = plan_of(replace(SMALL, gpus=96))
     asked.clear()
-    assert with_spare_nodes(whole, SMALL, plan_of, Stopwatch()).smallest_change.startswith("64 devices ")
+    told = with_spare_nodes(whole, SMALL, plan_of, Stopwatch())
+    assert line_of(told.smallest_change).startswith("64 devices ")
     assert asked == [False, True]

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner, Result
 
-from planner.answer import sweep_workers
 from planner.answer.growth import PASSING_GAIN
 from planner.ask.load_sweep import load_sweep
 from planner.ask.request import Request
-from planner.cli import app, sweep
+from planner.cli import app, sweep, sweep_workers
 from planner.cli.sweep import csv_text, write_table
 from planner.errors import FileInputError, InputError
 from planner.spec.planfile import CLOSED_GAP
@@ -339,7 +338,7 @@ def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [("set: {speed: 1}", "unknown axis of set: speed"), ("headroom: 200%", "headroom must be"),
+    [("set: {speed: 1}", "unknown axis of set 'speed'"), ("headroom: 200%", "headroom must be"),
      ("assume: [nothing]", "an assumption must be")],
 )  # fmt: skip
 def test_what_every_point_shares_is_refused_with_the_file(changed: str, said: str, tmp_path: Path) -> None:

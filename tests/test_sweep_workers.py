@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.answer.sweep_workers import here, pool
 from planner.ask.request import Request
+from planner.cli.sweep_workers import here, pool
 from planner.spec.rows import Row
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")

@@ -25,8 +25,10 @@ from planner.catalog.load_overlay import save_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
+from planner.dialect import option
 from planner.errors import InputError
 from planner.report import options_text, proof
+from planner.report.words import line_of, text_of
 from planner.solve.outside import Outside
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
@@ -68,7 +70,7 @@ def test_the_best_of_every_member_is_found(plan: Plan) -> None:
     best = plan.choices[0]
     assert best.step_time == pytest.approx(min(times.values()), rel=CLOSED_GAP)
     assert plan.subject.stack.name == best.stack
-    assert plan.headline.startswith(best.config.text)
+    assert text_of(plan.headline[0]).startswith(best.config.text)
     for one in plan.search.turned_on:
         others = [time for name, time in times.items() if one.name not in name.split("+")]
         if others:
@@ -164,7 +166,7 @@ def test_what_changes_numerics_is_named_with_its_gain_and_not_taken(plan: Plan) 
     said = kept["grad-reduce-in-bf16"].gain
     if gain > 0.02:
         assert said == pytest.approx(gain, abs=0.02)
-        assert "--stack megatron-2026+grad-reduce-in-bf16" in plan.smallest_change
+        assert "--stack megatron-2026+grad-reduce-in-bf16" in line_of(plan.smallest_change)
     asked = make_plan(replace(ASKED, precision="bf16")).search.certificate
     assert asked is not None
     assert "precision" not in {one.axis for one in asked.held}
@@ -219,7 +221,7 @@ def test_the_sentences_of_an_answer(plan: Plan) -> None:
     assert options_text.turned_on_lines(shown) == (
         "turned on: deepep (without it 22 s, 10.0 % slower), optimizer-cuda-graph (without it 20 s, as fast)",
         "without all of these: 30 s, 50.0 % slower",
-        "--without NAME leaves one out; deepep needs DeepEP",
+        f"{option('without', 'NAME')} leaves one out; deepep needs DeepEP",
     )
     kept = (
         Held(axis="precision", value="bf16", why=HeldBy.NUMERICS, gain=0.3),
@@ -279,7 +281,7 @@ def test_the_headline_says_what_the_whole_certificate_says(monkeypatch: pytest.M
     plan = make_plan(ASKED)
     assert plan.search.certificate is not None
     assert plan.search.certificate.gap == pytest.approx(0.1)
-    assert "not proven: up to 10.0% faster may exist" in plan.headline.split("\n")[0]
+    assert "not proven: up to 10.0% faster may exist" in text_of(plan.headline[0])
 
 
 def test_nothing_is_told_to_be_unbeaten_by_members_that_were_not_begun(
@@ -298,4 +300,4 @@ def test_nothing_is_told_to_be_unbeaten_by_members_that_were_not_begun(
     assert plan.search.certificate is not None
     assert plan.search.certificate.gap is None
     assert plan.search.certificate.bound is None
-    assert "faster may exist" not in plan.headline
+    assert "faster may exist" not in text_of(plan.headline[0])

@@ -26,6 +26,8 @@ from planner.spec.description import (
     MoeDescription,
     spec_from_description,
 )
+from planner.spec.finding_codes import TEXT
+from planner.spec.findings import Finding
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
 
@@ -53,7 +55,7 @@ _PLAIN: Final = r"gelu|relu|plain"
 def described_model(entry: Mapping[str, Any], name: str) -> ModelSpec:
     """The model that an entry of a models file describes. Raises `PlannerError`."""
     fields, said = plain_description(entry, name)
-    return spec_from_description(fields, name, assumed=said)
+    return spec_from_description(fields, name, assumed=[Finding(code=TEXT, text=text) for text in said])
 
 
 def plain_description(entry: Mapping[str, Any], name: str) -> tuple[Fields, list[str]]:

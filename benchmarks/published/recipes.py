@@ -13,6 +13,8 @@ from benchmarks.published.cells import Row
 from benchmarks.published.releases import release_of
 from benchmarks.published.words import Word
 from planner.errors import UnsupportedError
+from planner.spec.finding_codes import TEXT
+from planner.spec.findings import Finding
 from planner.spec.layer import Layer
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import ModelSpec
@@ -74,7 +76,7 @@ def released_model(key: str, hf_id: str) -> ModelSpec:
     if not spec.mtp_block or spec.family != "nemotron_h":
         return spec
     said = f"its MTP module runs {MTP_REPEATED} times; its weights are counted for each"
-    return replace(spec, mtp_layers=MTP_REPEATED, assumed=(*spec.assumed, said))
+    return replace(spec, mtp_layers=MTP_REPEATED, assumed=(*spec.assumed, Finding(code=TEXT, text=said)))
 
 
 def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:

@@ -51,6 +51,7 @@ from planner.calibrate import predict
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.findings import Finding
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.cluster import Cluster, LinkKind
@@ -234,7 +235,7 @@ class RunReader:
         problem = self._problems.setdefault(key, Problem(untied, cluster, job, stack))
         if model.mtp_layers:
             assumed = [what for what in assumed if what != NO_PREDICTION]
-        assumed += [f"model: {what}" for what in model.assumed]
+        assumed += [f"model: {_field_said(what)}" for what in model.assumed]
         fallback = None
         if not stated(cells["recompute"]) and config.recompute != Recompute.FULL:
             most = -(-model.num_layers // config.pp)
@@ -432,3 +433,9 @@ def _config(
         zero=zero, hsdp=hsdp, recompute=kind, recompute_layers=layers, recompute_modules=modules,
         cp_kind=context_kind_in(cells, stack), schedule=schedule, cuda_graph_impl=graphs, cuda_graph_modules=captured,
     )  # fmt: skip
+
+
+def _field_said(found: Finding) -> str:
+    """What was assumed of a field of a model, as the reader of its file has it."""
+    field, *value = map(str, found.values.values() or [found.text])
+    return " = ".join([field, *value[:1]]) + "".join(f" ({why})" for why in value[1:])

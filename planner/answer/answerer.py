@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from planner.answer.choices import Chooser
-from planner.answer.headline import recommended
+from planner.answer.headline import headline, recommended
 from planner.answer.reasons import confidence_of
 from planner.answer.recommend import TOLD_APART, Pick, Setting, recommend
 from planner.answer.rivals import balanced_lead
@@ -32,13 +33,13 @@ from planner.space.held_fixed import has_other_chunks
 from planner.space.legality import explain_config
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig, named_value
-from planner.spec.job import Job, Optimizer
+from planner.spec.findings import Finding, finding
+from planner.spec.job import Optimizer
 from planner.spec.planfile import (
     BrokenRule,
     Certificate,
     Choice,
     Ending,
-    Memory,
     Objective,
     ParetoPoint,
     Plan,
@@ -50,49 +51,37 @@ from planner.spec.planned_config import PlannedConfig
 from planner.spec.rule import Problem, Violation
 from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject
 from planner.spec.verdict import MemoryVerdict
-from planner.units import GIB, format_capacity, format_time
+from planner.units import GIB
 
-_MUON = "the GEMMs of Muon's update"
-_LOADS = "experts that get more tokens than others, unless their loads are given (--expert-loads)"
-_LENGTHS = "varying sequence lengths and padding, unless their mean is given (--mean-len)"
-_GRAPHS = "what the driver keeps of CUDA graphs outside the allocator"
-_BUFFERS = "buffers registered with {}, and its settings by the environment"
-_NOTHING_HELPS = (
-    "no other single change tried makes something fit (not tried: more devices than the cluster has, adapters on a "
-    "frozen model (--lora-rank))"
-)
-_NOT_MODELLED = (
-    "queueing, evaluation and planned maintenance: they add to the days of a run",
-    "network congestion from other jobs, and a pathological network state",
-    _MUON,
-    _LOADS,
-    _LENGTHS,
-    "the data loader",
-    "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
-    _GRAPHS,
-    _BUFFERS,
-)
+NOT_MODELLED: Final = (
+    "interruptions", "congestion", "muon", "loads", "lengths", "loader", "schedules", "graphs", "buffers",
+)  # fmt: skip
 
 
-def not_modelled(problem: Problem) -> tuple[str, ...]:
+def not_modelled(problem: Problem) -> tuple[Finding, ...]:
     """What is left out of answers, of what this job has or does not state."""
-    job = problem.job
+    job, architecture = problem.job, problem.cluster.accelerator.architecture
     has_experts = any(layer.moe for layer in problem.model.blocks)
     irrelevant = {
-        _MUON: job.optimizer is not Optimizer.MUON or problem.deals_matrices,
-        _LOADS: not has_experts or job.expert_imbalance not in ((), 1.0),
-        _LENGTHS: job.mean_length is not None,
-        **dict.fromkeys((_GRAPHS, _BUFFERS), problem.cluster.accelerator.architecture.is_compiled_for),
+        "muon": job.optimizer is not Optimizer.MUON or problem.deals_matrices,
+        "loads": not has_experts or job.expert_imbalance not in ((), 1.0),
+        "lengths": job.mean_length is not None,
+        "graphs": architecture.is_compiled_for,
+        "buffers": architecture.is_compiled_for,
     }
-    library = problem.cluster.accelerator.architecture.words.collectives
-    return tuple(line.format(library) for line in _NOT_MODELLED if not irrelevant.get(line, False))
+    library = {"buffers": {"library": architecture.words.collectives}}
+    return tuple(
+        finding(f"left_out_{what}", **library.get(what, {}))
+        for what in NOT_MODELLED
+        if not irrelevant.get(what, False)
+    )
 
 
 class Answerer:
     """Builds the plan of one problem."""
 
     def __init__(
-        self, problem: Problem, model: CostModel, simulator: PipelineSimulator, assumed: tuple[str, ...],
+        self, problem: Problem, model: CostModel, simulator: PipelineSimulator, assumed: tuple[Finding, ...],
         headroom: float, restricted: Mapping[str, tuple[int, ...]], campaign: Assumptions,
     ) -> None:  # fmt: skip
         self.problem, self.model, self.headroom, self.restricted = problem, model, headroom, dict(restricted)
@@ -108,7 +97,7 @@ class Answerer:
         return bool(fits and on_host(self.model, table)[0])
 
     def plan(
-        self, space: Space, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
+        self, space: Space, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[Finding] | None,
         front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float], allowed: float,
     ) -> Plan:  # fmt: skip
         """The answer to a search; `helps`: changes under which something would be legal, None where none were sought;
@@ -124,24 +113,19 @@ class Answerer:
             others = balanced_lead(self.problem, found.best.row(0), choices, cost_model)
             choices = (best.model_copy(update={"why": (*best.why, *others)}), *choices[1:])
             pick = replace(pick, choices=choices)
-        verdict, change, nearest = Verdict.FOUND, "", None
-        if choices:
-            change = "; or ".join(helps or ())
+        verdict, change, nearest = Verdict.FOUND, tuple(helps or ()), None
         if not found.legal:
             verdict = Verdict.NOTHING_LEGAL
             if helps is not None:
-                change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
+                change = change or (finding("nothing_makes_legal"),)
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.chooser.choices(found.smallest)[0]
-            seen = "" if ending is Ending.COMPLETE else ", of those looked at in time,"
-            least = f"the configuration that needs least memory{seen} ({nearest.config.text})"
-            change = f"even {least} exceeds {nearest.memory.lacking}"
+            seen = ending is not Ending.COMPLETE
             if seen and helps is None:
-                change += "; changes that would make something fit were not tried: no time was left"
-            elif helps:
-                change += "; this would fit: " + "; or ".join(helps)
-            elif helps is not None:
-                change += f"; {_NOTHING_HELPS}"
+                change = (finding("changes_not_tried"),)
+            elif helps is not None and not helps:
+                change = (finding("nothing_makes_fit"),)
+            change = (_least_memory(nearest, seen), *change)
         search = Search(
             candidates=space.total,
             removed=tuple(RemovedBy(rule=r.rule, candidates=r.candidates) for r in _largest(space)),
@@ -186,8 +170,9 @@ class Answerer:
         front: ParetoFront, ending: Ending, objective: Objective, seconds: float, allowed: float,
     ) -> Certificate:  # fmt: skip
         best = bound = gap = None
+        roomiest = objective is Objective.HEADROOM
         told = splits is not None and explicit_splits(self.problem.stack.framework)
-        if choices and objective is Objective.HEADROOM:
+        if choices and roomiest:
             best = self.limit - choices[0].memory.peak
             bound, gap = (best, 0.0) if front.complete else (None, None)
         elif choices:
@@ -200,19 +185,15 @@ class Answerer:
                 bound = gap = None
         return Certificate(
             objective=objective,
-            compared=("peak memory" if objective is Objective.HEADROOM else "step times")
-            + " of all candidates with the stack's default layer split"
-            + f"; the fastest within {format_capacity(NEAR_MOST_ROOM * self.limit)} of the most free memory"
-            * (objective is Objective.HEADROOM)
-            + (
-                f"; {splits.looked_at} also over all splits and numbers of recomputed layers" * told
-                if splits
-                else ""
-            )
-            + "; within the host memory of a node" * (not self._hosts_suffice(space))
-            + (
-                f"; peaks up to {format_capacity(allowed)}, to leave room for the memory model's error"
-                * (allowed < self.limit)
+            compared=(
+                finding(
+                    "compared",
+                    quantity="peak_memory" if roomiest else "step_time",
+                    near_most_room=NEAR_MOST_ROOM * self.limit if roomiest else None,
+                    all_splits_of=splits.looked_at if told and splits else None,
+                    host_memory=not self._hosts_suffice(space),
+                    peaks_up_to=allowed if allowed < self.limit else None,
+                ),
             ),
             candidates=space.total,
             by_rule=space.total - found.legal - found.undealt - found.undealt_by_memory,
@@ -258,7 +239,7 @@ class Answerer:
 
     def estimate(
         self, config: ParallelConfig, broken: tuple[Violation, ...], nearest: ParallelConfig | None,
-        helps: Sequence[str], clock: Callable[[], float],
+        helps: Sequence[Finding], clock: Callable[[], float],
     ) -> Plan:  # fmt: skip
         """The answer to one named configuration; `helps`: what would make it faster."""
         legal = not broken
@@ -288,22 +269,26 @@ class Answerer:
             search,
             violations=rules,
             nearest=near,
-            smallest_change="; or ".join(helps),
+            smallest_change=tuple(helps),
             named=text,
         )
         return recommended(made, Pick(choices, 0))
 
-    def _run_assumptions(self) -> tuple[str, ...]:
+    def _run_assumptions(self) -> tuple[Finding, ...]:
         return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()
 
     def _plan(
         self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, *,
-        violations: tuple[BrokenRule, ...] = (), nearest: Choice | None = None, smallest_change: str = "",
-        named: str = "", pareto: tuple[ParetoPoint, ...] = (),
+        violations: tuple[BrokenRule, ...] = (), nearest: Choice | None = None,
+        smallest_change: tuple[Finding, ...] = (), named: str = "", pareto: tuple[ParetoPoint, ...] = (),
     ) -> Plan:  # fmt: skip
+        nothing = verdict is Verdict.NOTHING_LEGAL
+        other = nothing and has_other_chunks(self.problem, self.restricted)
         return Plan(
             verdict=verdict,
-            headline=self._headline(verdict, choices, search, named),
+            headline=(
+                headline(verdict, search, self.problem.job, choices[0] if choices else None, named, other),
+            ),
             subject=self._subject(),
             choices=choices,
             violations=violations,
@@ -320,26 +305,6 @@ class Answerer:
             not_modelled=not_modelled(self.problem),
             confidence=confidence_of(self.problem, self.model),
             headroom=self.headroom,
-        )
-
-    def _headline(self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, named: str) -> str:
-        if verdict is Verdict.NOTHING_LEGAL:
-            told = has_other_chunks(self.problem, self.restricted)
-            own = (
-                " under the stack's own split of layers (estimate --set layout= takes others)" if told else ""
-            )
-            return f"none of {search.candidates:,} configurations{_pinned(search)} is legal{own}"
-        if verdict is Verdict.NOTHING_FITS:
-            return f"none of {search.legal:,} legal configurations{_pinned(search)} fits"
-        if verdict is Verdict.ILLEGAL:
-            return f"{named} is not legal"
-        best = choices[0]
-        return (
-            f"{best.config.text}: {format_time(best.step_time)} a step "
-            f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "
-            f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.mfu:.0%} MFU, "
-            f"{_room(best.memory)}{_adapters(self.problem.job)}"
-            + (f", {best.run.effective_days or best.run.days:.1f} days" if best.run else "")
         )
 
     def _subject(self) -> Subject:
@@ -366,28 +331,15 @@ class Answerer:
         )
 
 
-def _adapters(job: Job) -> str:
-    """That adapters are trained, as part of a sentence."""
-    return "" if job.lora_rank is None else f", LoRA of rank {job.lora_rank} on {job.frozen_bits}-bit weights"
-
-
-def _room(memory: Memory) -> str:
-    """Does it fit, and by how much, as part of a sentence."""
-    free, where = memory.free, f"on pipeline rank {memory.stage}"
-    if memory.verdict is MemoryVerdict.BORDERLINE and free < 0:
-        over = f"{format_capacity(-free)} over the {format_capacity(memory.limit)} limit"
-        return f"borderline: predicted {over} {where}, within the memory model's error"
-    kept = f" beside {format_capacity(memory.kept_back)} kept back" if memory.kept_back and free >= 0 else ""
-    room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}{kept}"
-    if memory.host_short:
-        room = f"{memory.host_lack}, {room}"
-    return f"{memory.verdict.replace('_', ' ')}, {room}"
-
-
-def _pinned(search: Search) -> str:
-    """The axes that the request pins, as part of a sentence."""
-    pins = [f"{axis} {' or '.join(map(str, held))}" for axis, held in search.restricted.items()]
-    return f" with {', '.join(pins)}" if pins else ""
+def _least_memory(choice: Choice, of_those_seen: bool) -> Finding:
+    """Which limits even the configuration that needs least memory exceeds."""
+    memory = choice.memory
+    over, short = max(memory.peak - memory.limit, 0.0), memory.host_short
+    host = memory.host_values if short else {}
+    return finding(
+        "least_memory", configuration=choice.config.text, of_those_seen=of_those_seen,
+        over=over if over or not short else None, host_over=short or None, **host,
+    )  # fmt: skip
 
 
 def _largest(space: Space) -> list[Removed]:

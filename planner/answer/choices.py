@@ -22,6 +22,7 @@ from planner.frameworks.layout import write_layout
 from planner.solve.splits.split import SplitResult, cost_of_split, even_split, own_split
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.findings import Finding, finding
 from planner.spec.planfile import (
     Choice,
     Memory,
@@ -66,7 +67,7 @@ class Chooser:
     def _split(self, config: ParallelConfig, cost: CostTable, row: int, solved: SplitResult) -> Choice:
         """A configuration whose split was solved: taken where the framework can be told, else said."""
         spec, stack = self.problem.model, self.problem.stack
-        own, note = own_split(self.model, config), ""
+        own, note = own_split(self.model, config), list[Finding]()
         better = bool(solved.chunks) and solved.chunks != own
         if better and explicit_splits(stack.framework):
             assert solved.dealt is not None, "a split that is better"
@@ -78,10 +79,11 @@ class Chooser:
             choice = self._choice(config, cost, row)
             if better and solved.step_time < choice.step_time:
                 gain = 1 - solved.step_time / choice.step_time
-                note = (
-                    f"{stack.framework} assigns layers to pipeline ranks itself; {', '.join(map(str, solved.chunks))} "
-                    f"layers would be {gain:.1%} faster"
-                )
+                note.append(
+                    finding(
+                        "layers_dealt_by_framework", framework=stack.framework, layers=solved.chunks, gain=gain
+                    )
+                )  # fmt: skip
         even = even_split(spec.num_layers, config.pp, config.vpp)
         even_cost = cost_of_split(self.model, config, even, self.simulator) if even else None
         even_time = (
@@ -90,7 +92,7 @@ class Chooser:
             else None
         )
         if even_time is not None and even_time < choice.step_time and not note:
-            note = "the even split's memory might not fit"
+            note.append(finding("even_split_too_large"))
         own_fits = cost.device_memory[row] <= self.room.allowed(choice.memory.peak)
         own_fits &= on_host(self.model, ConfigTable.of([config]))[0]
         facts = SplitFacts(
@@ -99,22 +101,21 @@ class Chooser:
             even_step_time=even_time,
             bound=min(solved.bound, choice.step_time),
             gap=max(1 - solved.bound / choice.step_time, 0.0),
-            note=note,
+            note=tuple(note),
         )
         return choice.model_copy(update={"split": facts})
 
     def noted(self, choice: Choice, found: SplitResult) -> Choice:
         """The best configuration with what differing numbers of recomputed layers would bring."""
         assert found.dealt is not None, "faster than the best"
-        counts = ", ".join(map(str, found.dealt.recomputed))
-        note = (
-            f"{self.problem.stack.framework} recomputes as many layers on every pipeline rank; {counts} layers, of "
-            f"{', '.join(map(str, found.chunks))} held, would be {1 - found.step_time / choice.step_time:.1%} faster"
-        )
+        note = finding(
+            "layers_recomputed_alike", framework=self.problem.stack.framework, recomputed=found.dealt.recomputed,
+            layers=found.chunks, gain=1 - found.step_time / choice.step_time,
+        )  # fmt: skip
         if choice.split is None:
             return choice.model_copy(update={"why": (*choice.why, note)})
-        text = "; ".join(filter(None, (choice.split.note, note)))
-        return choice.model_copy(update={"split": choice.split.model_copy(update={"note": text})})
+        noted = choice.split.model_copy(update={"note": (*choice.split.note, note)})
+        return choice.model_copy(update={"split": noted})
 
     def _choice(
         self, config: ParallelConfig, cost: CostTable, row: int, dealt: CostModel | None = None
@@ -125,13 +126,9 @@ class Chooser:
         rate = job.tokens_per_step / step / cluster.num_devices
         convention = MfuConvention.CAUSAL_HALF
         counted = float(mfu_flops_per_token(self.problem.model, job.attended_length, convention))
-        attended = "with causal attention counted at half"
-        if self.problem.model.indexers:
-            attended = "with attention to chosen keys, indexers and their loss"
-        said = f"model FLOPs {attended}, recomputation not counted"
-        if job.lora_rank is not None:
+        frozen = job.lora_rank is not None
+        if frozen:
             counted -= weight_gradient_flops_per_token(self.problem.model)
-            said += ", nor weight gradients of the frozen model"
         flops = rate * counted
         peak = self.model.layers.gemm_peak
         band = confidence_of(self.problem, self.model).band
@@ -148,7 +145,9 @@ class Chooser:
             tokens_per_second_per_device=rate,
             flops_per_device=flops,
             mfu=flops / peak,
-            mfu_convention=said,
+            mfu_convention=finding(
+                "mfu_convention", indexers=bool(self.problem.model.indexers), frozen=frozen
+            ),
             peak_flops=peak,
             time=time,
             memory=memory,

@@ -17,7 +17,9 @@ from planner.answer.planners import Planners
 from planner.ask.option import options_of, values_of
 from planner.ask.question import ComparisonQuestion, Options
 from planner.ask.request import Request
+from planner.dialect import option
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
+from planner.spec.findings import Finding, one_line, refusal
 from planner.spec.machine.load_cluster import accelerator_of, load_cluster
 from planner.spec.planfile import Choice, Plan
 from planner.spec.rows import COLUMNS, data_frame, plan_rows
@@ -40,7 +42,7 @@ class Standing:
     accelerator: str
     gpus: int | None
     plan: Plan | None
-    reason: str
+    reason: tuple[Finding, ...]
     seconds: float
 
     @property
@@ -70,7 +72,7 @@ class Comparison:
 
     objective: Objective
     standings: tuple[Standing, ...]
-    batch: str
+    batch: Finding
     tokens: float | None
 
     @property
@@ -83,7 +85,7 @@ class Comparison:
         refused = dict.fromkeys(COLUMNS) | {"verdict": "refused"}
         rows = [
             (plan_rows(standing.plan)[0] if standing.plan else refused | {"gpus": standing.gpus})
-            | {"cluster": standing.cluster, "reason": standing.reason}
+            | {"cluster": standing.cluster, "reason": one_line(standing.reason)}
             for standing in self.standings
         ]
         return data_frame(rows)
@@ -113,9 +115,11 @@ def compare_clusters(
     """
     goal = _objective(objective, request.tokens)
     if not clusters:
-        raise InputError("at least one cluster must be given", hint="add --clusters dgx-h100,dgx-b200")
+        raise InputError(
+            "at least one cluster must be given", hint=f"add {option('clusters', 'dgx-h100,dgx-b200')}"
+        )
     if len(gpus) not in (0, 1, len(clusters)):
-        must = f"--gpus must be one number, or one for each of the {len(clusters)} clusters"
+        must = f"{option('gpus')} must be one number, or one for each of the {len(clusters)} clusters"
         raise InputError(must, ",".join(map(str, gpus)))
     counts = gpus if len(gpus) == len(clusters) else [0] * len(clusters)
     if len(set(zip(clusters, counts, strict=True))) < len(clusters):
@@ -150,9 +154,10 @@ def _standing(request: Request, planners: Planners, errors: list[PlannerError]) 
         raise
     except PlannerError as error:
         errors.append(error)
-        reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
-        return Standing(request.cluster, device, request.gpus, None, reason, time.perf_counter() - started)
-    reason = "" if plan.found else why_nothing(plan)
+        return Standing(
+            request.cluster, device, request.gpus, None, (refusal(error),), time.perf_counter() - started
+        )
+    reason = () if plan.found else why_nothing(plan)
     devices = plan.subject.cluster.devices
     return Standing(request.cluster, device, devices, plan, reason, time.perf_counter() - started)
 
@@ -183,7 +188,7 @@ def _objective(text: str, tokens: float | None) -> Objective:
         raise InputError(f"unknown objective {text!r}", hint="one of: " + ", ".join(known))
     goal = Objective(text.replace("-", "_"))
     if tokens is None and goal is not Objective.STEP_TIME:
-        raise InputError(f"{goal} needs the length of the run", hint="add --tokens 15.6T")
+        raise InputError(f"{goal} needs the length of the run", hint=f"add {option('tokens', '15.6T')}")
     return goal
 
 
@@ -195,7 +200,7 @@ def _settings_for(cluster: str, clusters: Sequence[str], settings: Sequence[str]
         if not colon or "=" in name:
             kept.append(setting)
         elif name not in clusters:
-            raise UnknownNameError("cluster before the colon of --assume", name, clusters)
+            raise UnknownNameError(f"cluster before the colon of {option('assume')}", name, clusters)
         elif name == cluster:
             kept.append(rest)
     return tuple(kept)

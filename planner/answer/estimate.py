@@ -13,12 +13,13 @@ from planner.ask.option import as_written
 from planner.ask.request import Question, check_request, cost_model, kept_back, resolve
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.dialect import option
 from planner.errors import InputError
 from planner.frameworks import explicit_splits, framework_of_stack
 from planner.frameworks.layout import stated_layout
 from planner.solve.relax import nearest_fitting
 from planner.solve.splits.dealt import Dealt
-from planner.solve.unasked import Answer, numeric_gains, option_gains, said_of, wide_scores
+from planner.solve.unasked import Answer, findings_of, numeric_gains, option_gains, wide_scores
 from planner.space.axes import RESTRICTABLE, check_restriction, modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
@@ -33,6 +34,7 @@ from planner.spec.config import (
     default_schedule,
     value_text,
 )
+from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Plan, SplitFacts
 from planner.spec.rule import Problem
 
@@ -45,10 +47,7 @@ def make_estimate(request: Question) -> Plan:
     problem, assumed = resolve(request, {**neutral, **request.restrict})
     config, chunks, defaults = asked_config(request, problem)
     if config.pp > 1 and not chunks and explicit_splits(problem.stack.framework):
-        defaults = (
-            *defaults,
-            "layers assigned to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
-        )
+        defaults = (*defaults, finding("layers_as_the_stack_deals"))
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
     found = found.model_copy(update={"nearest_run": nearest_run(problem), "asked": as_written(request)})
     return with_launch_note(found, problem.model, problem.stack)
@@ -56,7 +55,7 @@ def make_estimate(request: Question) -> Plan:
 
 def asked_config(
     request: Question, problem: Problem
-) -> tuple[ParallelConfig, tuple[int, ...], tuple[str, ...]]:
+) -> tuple[ParallelConfig, tuple[int, ...], tuple[Finding, ...]]:
     """The configuration that a question names, the layers of its chunks where it states them, and the axes that were
     filled in. Raises `InputError`."""
     restrict = dict(request.restrict)
@@ -75,7 +74,7 @@ def check_chunks(config: ParallelConfig, chunks: tuple[int, ...]) -> None:
     if chunks and len(chunks) != config.pp * config.vpp:
         must = f"a layout must have pp x vpp = {config.pp * config.vpp} parts"
         given = f"{', '.join(map(str, chunks))}: {len(chunks)}"
-        raise InputError(must, given, "change --set vpp= or the layout")
+        raise InputError(must, given, f"change {option('set', 'vpp=')} or the layout")
 
 
 def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, ...]:
@@ -112,7 +111,7 @@ def _as_it_has_them(config: ParallelConfig, named: Mapping[str, int], problem: P
 
 
 def estimate_of(
-    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], request: Question, assumed: tuple[str, ...],
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], request: Question, assumed: tuple[Finding, ...],
     started: float,
 ) -> Plan:  # fmt: skip
     """`make_estimate` of a configuration whose layers are dealt as `chunks` says; empty: as the stack deals them."""
@@ -159,17 +158,17 @@ def estimate_of(
 
 def _helps(
     problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], limit: float
-) -> tuple[str, ...]:
-    """What options of the stack and other numerics would bring to the configuration, in sentences."""
+) -> tuple[Finding, ...]:
+    """What options of the stack and other numerics would bring to the configuration."""
     dealt = {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None
     asked = Answer(problem, ConfigTable.of([config]), limit, cost_model, dealt)
     numerics, name = numeric_gains(asked), problem.stack.name
-    return (*said_of((*option_gains(asked), *numerics), asked, name), *wide_scores(asked, name, numerics))
+    return (*findings_of((*option_gains(asked), *numerics), asked, name), *wide_scores(asked, name, numerics))
 
 
 def named_config(
     values: Mapping[str, tuple[int, ...]], problem: Problem
-) -> tuple[ParallelConfig, tuple[str, ...]]:
+) -> tuple[ParallelConfig, tuple[Finding, ...]]:
     """The one configuration that `--set` names; axes left out are neutral, dp follows. Raises `InputError`."""
     check_restriction(values)
     for axis, given in values.items():
@@ -211,9 +210,6 @@ def named_config(
     ).in_usual_words()
     unsaid = ("hsdp", "recompute_modules", *(["cp_kind"] if config.cp == 1 else []))  # as others say
     exchange = int(problem.context_kinds[0])  # what a configuration's first kind stands for
-    said = ", ".join(
-        f"{axis}={value_text(axis, exchange if axis == 'cp_kind' else getattr(config, axis))}"
-        for axis in RESTRICTABLE
-        if axis not in named and axis not in unsaid
-    )
-    return config, (f"defaults used: {said}",)
+    axes = [axis for axis in RESTRICTABLE if axis not in named and axis not in unsaid]
+    held = [value_text(axis, exchange if axis == "cp_kind" else getattr(config, axis)) for axis in axes]
+    return config, (finding("defaults_used", axes=axes, set=held),)

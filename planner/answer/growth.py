@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from planner.answer.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
+from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Choice, Plan, Run
-from planner.spec.terms import term_name
 
 PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
 WORTH_SAYING = 0.01  # of the step
@@ -62,9 +62,9 @@ class Point:
         return max(certificate.bound / self.best.step_time, 1 - PASSING_GAIN)
 
     @property
-    def reason(self) -> str:
-        """Why nothing runs at this size; empty where something does."""
-        return "" if self.best else why_nothing(self.plan)
+    def reason(self) -> tuple[Finding, ...]:
+        """Why nothing runs at this size, and what would help; empty where something does."""
+        return () if self.best else why_nothing(self.plan)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Doubling:
     speedup: float
     pays: bool
     excess: tuple[tuple[str, float], ...]
-    binds: str
+    binds: Finding | None
 
 
 def doubling(start: Point, end: Point) -> Doubling:
@@ -101,32 +101,28 @@ def doubling(start: Point, end: Point) -> Doubling:
     return Doubling(start, end, speedup, pays, ordered, _what_binds(dict(excess), a.step_time * share, end))
 
 
-def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
-    """The cause of most of the time that more devices did not save, in words; empty where they saved all but 1 %.
-    Where they saved more than their share, none, and the term that shrank most.
+def _what_binds(excess: dict[str, float], fair: float, end: Point) -> Finding | None:
+    """The cause of most of the time that more devices did not save; none where they saved all but 1 %. Where they saved
+    more than their share, the term that shrank most.
 
     `fair`: the step time if every term had shrunk with the devices and grown with the batch [s].
     """
     if sum(excess.values()) < -WORTH_SAYING * fair:
         name = min(excess, key=lambda name: excess[name])
-        return f"none ({term_name(name)} {excess[name] / fair:+.0%})"
+        return finding("holds_back", cause="none", terms=(name,), shares=(excess[name] / fair,))
     causes: dict[str, float] = {}
     for name, lost in excess.items():
         cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)
         causes[cause] = causes.get(cause, 0.0) + lost
     worst = max(causes, key=lambda cause: causes[cause])
     if causes[worst] < WORTH_SAYING * fair:
-        return ""
+        return None
     terms = [(name, lost) for name, lost in excess.items() if lost >= WORTH_SAYING * fair]
     mine = [item for item in terms if BINDS.get(item[0], COMPUTE) == worst or item[0] == worst]
     mine.sort(key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{term_name(name)} +{lost / fair:.0%}" for name, lost in mine[:2])
-    return f"{_cause_words(worst, end)}: {shown}" if shown else _cause_words(worst, end)
-
-
-def _cause_words(cause: str, end: Point) -> str:
-    config = end.best.config if end.best else None
-    if cause == "bubble" and config is not None:
-        number = config.num_microbatches
-        return f"batch ({number} micro-batch{'es' * (number > 1)} for each pipeline of {config.pp})"
-    return {"compute": "smaller kernels", "host": "CPU", "stops": "interruptions"}.get(cause, cause)
+    config = end.best.config if end.best and worst == "bubble" else None
+    return finding(
+        "holds_back", cause=worst, terms=tuple(name for name, _ in mine[:2]),
+        shares=tuple(lost / fair for _, lost in mine[:2]), pp=config.pp if config else None,
+        num_microbatches=config.num_microbatches if config else None,
+    )  # fmt: skip

@@ -11,11 +11,12 @@ from typing import Final
 from planner.errors import PlannerError
 from planner.frameworks import framework_of_stack
 from planner.frameworks.framework import launch_of
+from planner.spec.findings import finding
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Plan
 from planner.spec.stack import Stack
 
-WITHOUT_FILES: Final = "planner export cannot write launch files for this plan"
+WITHOUT_FILES: Final = "no_launch_files"  # the code of such a note
 
 
 def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
@@ -25,20 +26,21 @@ def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
     if framework is None or not plan.choices:
         return plan
     usual = framework.default_version
-    refused = ""
+    refused: PlannerError | None = None
     for version in (usual, *(v for v in reversed(framework.versions) if v != usual)):
         try:
             framework.render(launch_of(plan, 0, model, stack), version)
         except PlannerError as error:
-            refused = refused or ", given ".join(part for part in (error.must, error.given) if part)
+            refused = refused or error
         else:
             break
     else:
         version = ""
     if version == usual:
         return plan
-    note = f"{WITHOUT_FILES} ({framework.title}): {refused}"
+    assert refused is not None, "by the usual one"
+    why = {"must": refused.must, "given": refused.given or None, "framework": framework.title}
+    note = finding("no_launch_files", **why)
     if version:
-        how = f"planner export --framework-version {version}"
-        note = f"launched with {framework.title} {version} ({how}), not {usual}: {refused}"
+        note = finding("launched_otherwise", **why, version=version, usual=usual)
     return plan.model_copy(update={"assumptions": (note, *plan.assumptions)})

@@ -13,12 +13,12 @@ from planner.ask.request import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import (
     DEFAULT_BATCH_TOKENS,
     TOKENS,
-    batch_words,
     global_batch_of,
     in_tokens,
     rounded_batch,
     shards_of,
 )
+from planner.spec.findings import Finding, finding
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict
 from planner.spec.terms import term_name
@@ -41,8 +41,8 @@ BINDS: Mapping[str, str] = {
 COMPUTE = "compute"
 
 
-def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, str]:
-    """The request with its global batch in sequences, the same at every size, and a sentence that says so.
+def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, Finding]:
+    """The request with its global batch in sequences, the same at every size, and that it is held.
 
     A batch in tokens, or none, is one that divides well over all `sizes` [devices]; without these it is a multiple of
     an eighth to a quarter of its power of two, which most sizes divide.
@@ -54,8 +54,7 @@ def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, st
         seq_len = min(model.max_position or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
     if text is not None and not in_tokens(text):
         batch, _ = global_batch_of(text, max(seq_len, 1), 1)
-        held = f"global batch held at {batch:,} sequence{'s' * (batch != 1)}, as given"
-        return replace(request, global_batch=str(batch)), held
+        return replace(request, global_batch=str(batch)), finding("held_batch", batch=batch)
     tokens = (
         DEFAULT_BATCH_TOKENS
         if text is None
@@ -68,10 +67,7 @@ def hold_batch(request: Request, sizes: Sequence[int] = ()) -> tuple[Request, st
     else:
         unit = max(2 ** int(math.log2(wanted)) // 4, 1)
         batch = max(round(wanted / unit), 1) * unit
-    what = "about 4M tokens" if text is None else f"{text} asked for"
-    over = " or ".join(f"{devices:,}" for devices in sorted(set(sizes)))
-    suits = f", rounded to divide over {over} devices" if sizes else ""
-    held = f"global batch held at {batch_words(batch, seq_len)} ({what}{suits})"
+    held = finding("held_batch", batch=batch, seq_len=seq_len, asked=text, sizes=sorted(set(sizes)))
     return replace(request, global_batch=str(batch)), held
 
 
@@ -87,12 +83,11 @@ def check_whole(plan: Plan) -> None:
         raise KeyboardInterrupt
 
 
-def why_nothing(plan: Plan) -> str:
-    """Why there is no configuration to run, in one sentence."""
+def why_nothing(plan: Plan) -> tuple[Finding, ...]:
+    """Why there is no configuration to run, and what would help."""
     if plan.verdict is Verdict.NOTHING_LEGAL:
-        helps = f"; would help: {plan.smallest_change}" if plan.smallest_change else ""
-        return f"no legal way to split {plan.subject.cluster.devices:,} devices{helps}"
-    return f"nothing fits: {plan.smallest_change}"
+        return finding("no_legal_split", devices=plan.subject.cluster.devices), *plan.smallest_change
+    return finding("nothing_fits"), *plan.smallest_change
 
 
 def run_days(run: Run) -> float:

@@ -24,10 +24,11 @@ from planner.solve.layouts import OUTSIDE_EFFORT
 from planner.solve.outside import Outside
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.solve.splits.dealt import Dealt
-from planner.solve.unasked import Answer, Gain, degrees_of, numeric_gains, said_of, wide_scores
+from planner.solve.unasked import Answer, Gain, degrees_of, findings_of, numeric_gains, wide_scores
 from planner.space.held_fixed import held, with_gains
 from planner.space.members import SEARCHED, active_stack, members, turned_on, with_turned_on
 from planner.spec.config import ConfigTable
+from planner.spec.findings import finding
 from planner.spec.planfile import (
     CLOSED_GAP,
     Certificate,
@@ -73,10 +74,10 @@ def _of_stacks(request: Request, asked: Sequence[Request], plan_of: PlanOf, watc
             raise
         except PlannerError as error:
             errors.append(error)
-            standings.append(standing(one.stack, None, error.must))
+            standings.append(standing(one.stack, None, (finding("refused", must=error.must),)))
             continue
         best = plans[-1].choices[0] if plans[-1].found else None
-        standings.append(standing(one.stack, best, "" if best else plans[-1].headline))
+        standings.append(standing(one.stack, best, () if best else plans[-1].headline))
     if not plans:
         raise errors[0]
     plans.sort(key=lambda plan: _rank(plan, request))
@@ -329,9 +330,8 @@ def _with_numerics(plan: Plan, base: Problem, request: Request) -> tuple[Plan, t
     near = degrees_of(every, request.restrict)
     answer = Answer(problem, ConfigTable.of(configs), best.memory.limit, cost_model, dealt, near)
     gains = numeric_gains(answer)
-    said = (*said_of(gains, answer, named), *wide_scores(answer, named, gains))
-    change = "; or ".join(filter(None, (*said, plan.smallest_change)))
-    return plan.model_copy(update={"smallest_change": change}), gains
+    found = (*findings_of(gains, answer, named), *wide_scores(answer, named, gains))
+    return plan.model_copy(update={"smallest_change": (*found, *plan.smallest_change)}), gains
 
 
 def _in_time(request: Request, watch: Stopwatch) -> Request:

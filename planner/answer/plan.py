@@ -60,6 +60,7 @@ from planner.space.axes import recompute_choices
 from planner.space.batch import in_tokens
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
@@ -91,8 +92,8 @@ def _plan_of_member(request: Request, posed: Posed) -> Plan:
         bold, sure = found.choices[0], surely.choices[0]
         if worth_the_risk(bold.step_time, sure.step_time):
             return found
-        gain = f"{100 * (sure.step_time / bold.step_time - 1):.1f} %"
-        said = f"{bold.config.text} would be {gain} faster, but its memory is borderline: too little for the risk"
+        gain = sure.step_time / bold.step_time - 1
+        said = finding("too_little_for_the_risk", configuration=bold.config.text, gain=gain)
         return surely.model_copy(update={"notes": (*surely.notes, said)})
 
 
@@ -141,8 +142,8 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
         kept = () if len(space.axes.graphs) > 1 else ("cuda_graph_impl",)
         once = listed_once(problem, (*request.restrict, *kept))
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
-    helps: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
+    helps: tuple[Finding, ...] | None = None
+    notes: tuple[Finding, ...] = ()
     if request.thorough:
         helps, notes = _advice(request, problem, model, space, found, allowed, watch)
     answer = Answerer(
@@ -176,7 +177,7 @@ def _plainest_first(splits: SplitsSolved, problem: Problem) -> SplitsSolved:
 def _advice(
     request: Request, problem: Problem, model: CostModel, space: Space, found: SearchResult, allowed: float,
     watch: Stopwatch,
-) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
+) -> tuple[tuple[Finding, ...] | None, tuple[Finding, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or, where time is what counts, make it
     faster, None where no time was left to seek them; and what of them the head of the answer says: that a batch which
     nobody asked for is much slower than a larger one."""
@@ -184,12 +185,16 @@ def _advice(
     if not found.legal + found.undealt + found.undealt_by_memory:
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
-        return (_fitting(request, problem), ()) if watch.ending is Ending.COMPLETE else (None, ())
+        return (
+            (_fitting(request, problem, MemoryVerdict.DOES_NOT_FIT), ())
+            if watch.ending is Ending.COMPLETE
+            else (None, ())
+        )
     if request.objective == Objective.HEADROOM:
         return (), ()
-    surely: tuple[str, ...] = ()
+    surely: tuple[Finding, ...] = ()
     if allowed > room.sure and not (request.borderline or watch.stopped()):
-        surely = tuple(f"this would surely fit: {change}" for change in _fitting(request, problem))
+        surely = _fitting(request, problem, MemoryVerdict.BORDERLINE)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
@@ -200,14 +205,14 @@ def _advice(
     if advice is None:
         return surely, ()
     unasked = request.global_batch is None and better > problem.job.global_batch
-    return (*surely, advice.said), ((advice.note,) if unasked and advice.note else ())
+    return (*surely, advice.said), advice.note if unasked else ()
 
 
-def _fitting(request: Request, problem: Problem) -> tuple[str, ...]:
-    """Changes of the request under which something fits."""
+def _fitting(request: Request, problem: Problem, now: MemoryVerdict) -> tuple[Finding, ...]:
+    """Changes of the request under which something fits that `now` does not, or not surely."""
     room, larger = room_of(request, problem), _larger(request, problem.cluster.num_devices)
     resized = _resized(request, problem)
-    return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized))
+    return tuple(fitting_changes(problem, request.restrict, room, cost_model, larger, resized, now))
 
 
 def _larger(request: Request, devices: int) -> list[int]:

@@ -24,10 +24,10 @@ from planner.solve.relax import legal_batches
 from planner.solve.search import SearchResult, search
 from planner.solve.splits.pipe import Pipe
 from planner.solve.splits.relaxed import Known
-from planner.space.batch import batch_words
 from planner.space.enumerate import Space
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable
+from planner.spec.findings import Finding, finding
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryRoom
 
@@ -39,7 +39,7 @@ class Posed:
 
     request: Request
     problem: Problem
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
     space: Space
     model: CostModel
     simulator: PipelineSimulator
@@ -118,8 +118,8 @@ def pose(request: Request) -> Posed:
     if batches:
         batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
         problem, assumed = resolve(replace(request, global_batch=str(batch)))
-        words = batch_words(batch, problem.job.seq_len)
-        assumed = (*assumed, f"global batch {words} (the nearest to 4M tokens that is legal here)")
+        nearest = finding("global_batch", batch=batch, seq_len=problem.job.seq_len, basis="nearest")
+        assumed = (*assumed, nearest)
         space = Space(problem, rules, request.restrict, request.without)
     model = cost_model(problem)
     room = room_of(request, problem)

@@ -6,7 +6,6 @@ Left out: the figures themselves (`choices.py`), and their words on a page (`rep
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -14,7 +13,9 @@ from planner.cost.model import CostModel
 from planner.cost.offload import host_range
 from planner.cost.pipeline.step import slow_mode_share, slow_mode_time
 from planner.cost.shapes import shape_distance_of
+from planner.solve.relax import BLOCKING
 from planner.spec.config import ParallelConfig
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.rates import KernelRates
 from planner.spec.planfile import (
     CalibrationLevel,
@@ -23,9 +24,6 @@ from planner.spec.planfile import (
 )
 from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND, Stack, elsewhere
-from planner.spec.stack.kinds import SparseKernel
-from planner.spec.terms import term_name
-from planner.units import format_capacity, format_time
 
 UNMEASURED_BAND = 0.5  # the least where the device was not measured
 # What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
@@ -34,47 +32,46 @@ _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 
 def reasons(
     problem: Problem, model: CostModel, config: ParallelConfig, time: Mapping[str, float], memory: Memory
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     """What a step goes to, where memory binds, how far its kernels lie from measured ones. `time`: term -> seconds."""
     total = sum(time.values())
     largest = sorted(time, key=lambda name: -time[name])[:3]
-    shares = ", ".join(f"{term_name(name)} {time[name] / total:.0%}" for name in largest)
-    exposed = sum(time[name] for name in _COMMUNICATION) / total
     top = max(memory.terms, key=lambda name: memory.terms[name])
     return (
-        f"the step is {shares}; exposed communication {exposed:.0%}",
-        f"memory is tightest {memory.where}; mostly {term_name(top)} ({format_capacity(memory.terms[top])})",
+        finding(
+            "step_shares", terms=largest, shares=[time[name] / total for name in largest],
+            exposed=sum(time[name] for name in _COMMUNICATION) / total,
+        ),
+        finding(
+            "tightest_memory", rank=memory.stage, ranks=memory.stages, phase=memory.phase, term=top,
+            size=memory.terms[top],
+        ),
         *_on_host(config, time["host_transfer"]),
         *_host_memory(config, memory),
         *_health(problem, config, total),
         _shapes(model, config),
-    )
+    )  # fmt: skip
 
 
-def _on_host(config: ParallelConfig, seconds: float) -> tuple[str, ...]:
+def _on_host(config: ParallelConfig, seconds: float) -> tuple[Finding, ...]:
     """How far the time of copies to the host and of updates there is assumed."""
     if not seconds:
         return ()
-    least, most = (format_time(end) for end in host_range(config.offload, seconds))
-    return (f"CPU-offload time is uncertain: {least} to {most} (see planner assumptions)",)
+    least, most = host_range(config.offload, seconds)
+    return (finding("offload_time", least=least, most=most),)
 
 
-def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[str, ...]:
+def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[Finding, ...]:
     """What offloading takes of the hosts, and whether they have it."""
     if not config.offload and not memory.host_short:
         return ()
-    if memory.host_limit is None:
-        return (
-            f"a node's host must hold {memory.host_parts}; the cluster does not say what it has (node.host_memory), so "
-            "that this is not checked",
-        )
-    verdict = f": {format_capacity(memory.host_short)} over the limit" if memory.host_short else ""
-    if 0 < memory.host_short <= memory.host.get("checkpoint copy", 0.0):
-        verdict += "; no copy is made where training waits: --assume checkpoint_writing=blocking"
-    return (f"a node's host must hold {memory.host_parts}, of {format_capacity(memory.host_limit)}{verdict}",)
+    short = memory.host_short
+    waits = 0 < short <= memory.host.get("checkpoint copy", 0.0)  # it would be enough to make no copy
+    values = {**memory.host_values, "limit": memory.host_limit, "over": short or None}
+    return (finding("host_memory_needed", BLOCKING if waits else None, **values),)
 
 
-def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[str, ...]:
+def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[Finding, ...]:
     """What a measurement far above the prediction would mean, where published runs show two states."""
     comm = problem.stack.communication
     m, p = np.array([float(config.num_microbatches)]), np.array([float(config.pp)])
@@ -82,33 +79,18 @@ def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[s
     if not lost:
         return ()
     share = slow_mode_share(problem.cluster.num_devices)
-    return (
-        f"measured above {format_time(1.5 * healthy)}, it is this stack's slow mode (full device memory, or a sick "
-        f"network; {share:.0%} of published runs of this size): about {format_time(healthy + lost)} a step",
-    )
+    return (finding("slow_mode", above=1.5 * healthy, share=share, step_time=healthy + lost),)
 
 
-def _shapes(model: CostModel, config: ParallelConfig) -> str:
+def _shapes(model: CostModel, config: ParallelConfig) -> Finding:
     """How far the configuration's kernels lie from measured ones."""
     far = shape_distance_of(config, model.layers)
-    text = (
-        f"GEMM shapes are {2**far.mean:.2f}x from the nearest measured shape on average, "
-        f"{2**far.most:.2f}x at most"
-    )
-    if far.outside >= 0.005:  # 0% of the work is not worth saying
-        text += f"; {far.outside:.0%} of GEMM work lies outside the measured range"
-    if far.attention > 0:
-        text += f"; attention is {2**far.attention:.1f}x beyond the measured range"
-    rates = model.kernels
-    return text if rates.measured or rates.kin else f"{text}; measured on another device, as this one was not"
-
-
-_SPARSE_UNTIMED: Final[Mapping[SparseKernel | None, str]] = {
-    SparseKernel.CUDNN: "the indexer's scores in 16 bits and its loss are not",
-    SparseKernel.TILELANG: "though not TileLang's forward kernel; the indexer's scores and its loss are not",
-    SparseKernel.NONE: "what PyTorch does in its place is counted pass by pass",
-    None: "",
-}
+    return finding(
+        "measured_shapes", mean=2**far.mean, most=2**far.most,
+        outside=far.outside if far.outside >= 0.005 else None,  # 0 % of the work is not worth saying
+        attention=2**far.attention if far.attention > 0 else None,
+        on_another_device=not (model.kernels.measured or model.kernels.kin),
+    )  # fmt: skip
 
 
 def unmeasured(problem: Problem, kernels: KernelRates) -> bool:
@@ -125,75 +107,57 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     moe = problem.model.is_moe
     notes, band = [_fit_in_short(stack)], stack.band_at(problem.cluster.num_devices, moe)
     if stack.band_widening:
-        notes.append("wider on more devices, as its errors are")
+        notes.append(finding("wider_on_more_devices"))
     if stack.fitted and not stack.calibration:
         band = elsewhere(band)
-        notes.append("wider because your cluster is not among those runs; planner calibrate narrows it")
+        notes.append(finding("wider_elsewhere"))
     if stack.calibration:
         level = CalibrationLevel(stack.calibration_level)
-        notes.insert(0, f"calibrated with {stack.calibration}")
+        notes.insert(0, finding("calibrated", **{"with": stack.calibration}))
     if moe and level != CalibrationLevel.L3:
-        notes.append("wider for MoE models: fewer published runs")
+        notes.append(finding("wider_for_experts"))
     if problem.model.state_spaces and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
-        what = " or ".join(problem.model.mixer_titles)
-        timed = "backward rule" if problem.model.delta_nets else "scan" if problem.model.mambas else "time"
-        notes.append(
-            f"wider because no run with {what} was fitted: their {timed} is bound by traffic, not measured"
-        )
+        untimed = "backward" if problem.model.delta_nets else "scan" if problem.model.mambas else "time"
+        notes.append(finding("wider_for_mixers", mixers=problem.model.mixer_titles, untimed=untimed))
     if problem.model.attends_to_residuals and level != CalibrationLevel.L3:
-        notes.append(
-            "attention residuals are timed by the bytes that PyTorch's operations move, as software has them"
-        )
+        notes.append(finding("residuals_by_bytes"))
     if problem.model.compresses_keys and level != CalibrationLevel.L3:
-        notes.append("attention to compressed keys is timed as that to chosen ones of DeepSeek-V3.2")
+        notes.append(finding("compressed_as_chosen"))
     if problem.model.streams > 1 and level != CalibrationLevel.L3:
-        notes.append(
-            "residual streams are timed by bytes moved in fused kernels, which Megatron-LM's dev branch has on "
-            "Blackwell alone"
-        )
+        notes.append(finding("streams_by_bytes"))
     if problem.model.chooses_blocks and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
-        notes.append(
-            "wider because no run with attention to chosen blocks was fitted: its forward kernel is timed, those of "
-            "the backward pass, the indexer's scores and its loss are not"
-        )
+        notes.append(finding("wider_for_chosen_blocks"))
     elif problem.model.gathers_keys and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
-        notes.append(
-            "wider because no run with sparse attention was fitted: attention to chosen keys is timed, "
-            + _SPARSE_UNTIMED[stack.kernels.sparse_attention]
-        )
+        kernel = stack.kernels.sparse_attention
+        notes.append(finding("wider_for_chosen_keys", kernel=str(kernel) if kernel else ""))
     device = problem.cluster.accelerator.name
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
         band *= UNLIKE_BAND
-        notes.append(f"wider because the stack's runs were on {', '.join(stack.devices)}")
+        notes.append(finding("wider_on_other_devices", devices=stack.devices))
     if unmeasured(problem, kernels):
         level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
-        notes.append("wider because kernels of such a device were not measured")
+        notes.append(finding("wider_unmeasured_device"))
     if kernels.kin:
-        notes.append(f"kernel rates of {problem.cluster.accelerator.name} come from {kernels.kin}")
+        notes.append(finding("kernels_of_kin", accelerator=device, kin=kernels.kin))
     if links.kin:
-        notes.append(f"link rates come from {links.kin}")
+        notes.append(finding("links_of_kin", kin=links.kin))
     if problem.cluster.tiers[0].torus is not None:
-        notes.append(
-            "collectives on the torus and between slices are bound by bandwidths and hops, not measured"
-        )
+        notes.append(finding("torus_not_measured"))
     elif problem.cluster.num_nodes > 1 and not problem.cluster.accelerator.architecture.is_nvidia:
-        notes.append(
-            "collectives between nodes choose as NCCL does, with its latencies: those of the device's own "
-            "library are not known"
-        )
+        notes.append(finding("collectives_as_nccl"))
     if problem.cluster.unverified:
-        fields = ", ".join(problem.cluster.unverified)
-        notes.append(f"unverified cluster figures: {fields}")
-    return Confidence(level=level, band=band, explanation="; ".join(notes))
+        notes.append(finding("unverified_cluster", fields=problem.cluster.unverified))
+    return Confidence(level=level, band=band, explanation=tuple(notes))
 
 
-def _fit_in_short(stack: Stack) -> str:
-    """What a stack was fitted on; the names of its numbers, which `planner stacks` lists, are only counted."""
-    names, colon, runs = stack.fitted.partition(": on ")
+def _fit_in_short(stack: Stack) -> Finding:
+    """What a stack was fitted on, and how many of its numbers."""
     if not stack.fitted:
-        kin = f" or those of the closest measured stack, {stack.kin}" if stack.kin else ""
-        return f"the stack's numbers are start values{kin}, not fitted"
-    return f"{len(names.split(','))} numbers of the stack fitted on {runs}" if colon else stack.fitted
+        return finding("stack_not_fitted", kin=stack.kin or None)
+    names, colon, runs = stack.fitted.partition(": on ")
+    if not colon:
+        return finding("stack_fitted", fitted=stack.fitted)
+    return finding("stack_fitted", numbers=len(names.split(",")), runs=runs)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Choice
 from planner.spec.rule import Problem
 
@@ -24,19 +25,19 @@ def balanced_lead(
     config: ParallelConfig,
     choices: Sequence[Choice],
     model_of: Callable[[Problem], CostModel],
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     """Which one is next with experts shared by ranks of fast links alone, or by much fewer, and how many more tokens
     than the mean the busiest rank of the first may get before its lead is gone."""
     first, fast, ranks = choices[0], problem.cluster.scale_up_domain, config.ep * config.etp
     if config.ep == 1 or ranks <= fast or problem.job.expert_imbalance not in (1.0, ()):
         return ()
     fewer = max(fast, ranks // FEWER_RANKS)
-    near = (
+    listed = (
         i
         for i, c in enumerate(choices)
         if c.config.ep * c.config.etp <= fewer and c.step_time <= first.step_time * (1 + BALANCED_LEAD)
     )
-    i = next(near, None)
+    i = next(listed, None)
     if i is None:
         return ()
     uneven = replace(problem, job=replace(problem.job, expert_imbalance=UNBALANCED))
@@ -46,7 +47,5 @@ def balanced_lead(
     )
     lead = choices[i].step_time / first.step_time - 1
     undone = lead * (UNBALANCED - 1) / max(uneven_time / even_time - 1, 1e-9)
-    return (
-        f"its {lead:.1%} lead over #{i + 1} ({choices[i].config.text}) assumes balanced experts: it disappears if the "
-        f"busiest rank gets {undone:.0%} more tokens than average (--expert-loads)",
-    )
+    near = choices[i].config.text
+    return (finding("balanced_lead", place=i + 1, configuration=near, lead=lead, undone_by=undone),)

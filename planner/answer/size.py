@@ -30,10 +30,12 @@ from planner.campaign.duration import SECONDS_PER_DAY
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
+from planner.dialect import option
 from planner.errors import InputError, PlannerError
 from planner.space.axes import Axes
-from planner.space.batch import USUAL_PIPELINE, batch_words, global_batch_of, odd_part, shards_of
+from planner.space.batch import USUAL_PIPELINE, global_batch_of, odd_part, shards_of
 from planner.spec.config import OFFLOAD_OPTIMIZER
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
@@ -61,7 +63,7 @@ class Goal(StrEnum):
 class Sizing:
     """It. `fewest`: smallest size tried that fits. `least_gpus`, `longest`: sizes of fewer devices are left out,
     where a run takes more days even at the devices' peak; 0 where none was. `knee`: the size from which a doubling does
-    not pay. `batch`: of the sizes, in words; `chooses_batch`: is it not the user's?"""
+    not pay. `batch`: of the sizes; `chooses_batch`: is it not the user's?"""
 
     goal: Goal
     target: float | None
@@ -72,9 +74,9 @@ class Sizing:
     curve: tuple[Point, ...]
     doublings: tuple[Doubling, ...]
     knee: Point | None
-    end: str
+    end: tuple[Finding, ...]
     tried: tuple[Point, ...]
-    batch: str
+    batch: Finding
     chooses_batch: bool
     least_gpus: int = 0
     longest: float = math.inf
@@ -100,8 +102,8 @@ def size_of(
     goals: dict[Goal, float | None] = {Goal.DAYS: asked.days, Goal.BUDGET: asked.budget}
     given = [goal for goal, target in goals.items() if target is not None] + [Goal.MIN] * asked.min
     if len(given) != 1:
-        must = "exactly one of --days, --budget and --min must be given"
-        raise InputError(must, " and ".join(given) or "none", "add --days 30, say")
+        must = f"exactly one of {option('days')}, {option('budget')} and {option('min')} must be given"
+        raise InputError(must, " and ".join(given) or "none", f"add {option('days', 30)}, say")
     request = Request(asked.model, asked.cluster, asked.max_gpus, **values_of(asked, options_of(Options)))
     if asked.spare_nodes is not None:
         request = replace(request, assume=(*request.assume, f"spare_nodes={asked.spare_nodes}"))
@@ -124,7 +126,7 @@ def size_cluster(
     with Planners(processes) as planners:
         sizer = _Sizer(request, planners, say, _longest(request, goal, target))
         sizer.find_fewest()
-        end = ""
+        end: tuple[Finding, ...] = ()
         if sizer.fewest is not None and request.tokens is not None:
             end = sizer.climb(goal, target)
             sizer.narrow(goal, target)
@@ -136,9 +138,11 @@ def _check_goal(request: Request, goal: Goal, target: float | None) -> None:
     if goal is Goal.MIN:
         return
     if request.tokens is None:
-        raise InputError(f"--{goal} needs the length of the run", hint="add --tokens 15.6T")
+        raise InputError(
+            f"{option(goal)} needs the length of the run", hint=f"add {option('tokens', '15.6T')}"
+        )
     if target is None or not 0 < target < math.inf:
-        raise InputError(f"--{goal} must be above 0", str(target))
+        raise InputError(f"{option(goal)} must be above 0", str(target))
 
 
 class _Sizer:
@@ -253,7 +257,7 @@ class _Sizer:
         if fails >= self.first_nodes or self.first_nodes == self.least_nodes:
             self.halve(fails, nodes, lambda point: point.best is not None)
 
-    def climb(self, goal: Goal, target: float | None) -> str:
+    def climb(self, goal: Goal, target: float | None) -> tuple[Finding, ...]:
         """Double from the first power of two that fits until it stops paying and the goal is met; why it ended."""
         smallest = self.fewest
         assert smallest is not None, "asked only where something fits"
@@ -264,17 +268,17 @@ class _Sizer:
             self.foresee(nodes, 2 * nodes)
             point = self.at(nodes)
             if point.best is None:
-                return f"{point.gpus:,} {self.noun}s: {point.reason}"
+                return finding("size", devices=point.gpus, noun=self.noun), *point.reason
             gain = self.curve[-1].days / point.days if self.curve else math.inf
             even = point.nodes == 2 * self.curve[-1].nodes if self.curve else False
             self._curve.append(nodes)
             poor = poor + 1 if even and gain < PAYING_SPEEDUP else 0
             if nodes >= self.most_nodes:
-                return f"{point.gpus:,} {self.noun}s are all there are"
+                return (finding("whole_cluster", devices=point.gpus, noun=self.noun),)
             needed = goal is Goal.DAYS and target is not None and point.days > target
             hopeless = gain < STILL_FASTER
             if hopeless or (not needed and (poor >= 2 or (even and gain < HARDLY_FASTER))):
-                return "further doublings hardly pay"
+                return (finding("doublings_hardly_pay"),)
             nodes = min(2 * nodes, self.most_nodes)
 
     def narrow(self, goal: Goal, target: float | None) -> None:
@@ -367,21 +371,23 @@ class _Sizer:
         centre = (low + high) / 2
         return max(inside, key=lambda n: (self.roundness(n), -abs(n - centre), -n))
 
-    def batches_said(self) -> str:
-        """Which batches the sizes have, in words."""
+    def batches_said(self) -> Finding:
+        """Which batches the sizes have."""
         batches = sorted({point.batch for point in self.tried})
         if not self.chooses_batch:
             return self.batch_said
         if len(batches) > 1:
-            return f"global batch of about 4M tokens as suits a size, {batches[0]:,} to {batches[-1]:,} sequences"
-        return f"global batch {batch_words(batches[0], self.problem.job.seq_len)} (about 4M tokens)"
+            return finding("batches_of_sizes", least=batches[0], most=batches[-1])
+        seq_len = self.problem.job.seq_len
+        return finding("global_batch", batch=batches[0], seq_len=seq_len, basis="chosen")
 
-    def sizing(self, goal: Goal, target: float | None, end: str) -> Sizing:
+    def sizing(self, goal: Goal, target: float | None, end: tuple[Finding, ...]) -> Sizing:
         """The answer among all sizes tried."""
         running = [point for point in self.tried if point.best]
         if goal is Goal.BUDGET and running and all(point.cost == math.inf for point in running):
             raise InputError(
-                f"a budget needs a price of {self.request.cluster}", hint="add --assume 'price=2.50 $/h'"
+                f"a budget needs a price of {self.request.cluster}",
+                hint=f"add {option('assume', 'price=2.50 $/h')}",
             )
         doublings = tuple(doubling(a, b) for a, b in zip(self.curve, self.curve[1:], strict=False))
         poor = (d for d in doublings if not d.pays and d.end.nodes == 2 * d.start.nodes)
@@ -455,7 +461,7 @@ def _whole_nodes(request: Request) -> tuple[int, int]:
         most = request.gpus or LARGEST_SIZE
     per_node = cluster.devices_per_node
     if most < per_node:
-        raise InputError(f"--max-gpus must be at least one node of {per_node}", str(most))
+        raise InputError(f"{option('max_gpus')} must be at least one node of {per_node}", str(most))
     return per_node, most // per_node
 
 

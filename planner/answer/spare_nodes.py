@@ -14,8 +14,8 @@ from planner.answer.growth import PASSING_GAIN
 from planner.answer.stopping import Stopwatch
 from planner.ask.request import Request
 from planner.errors import PlannerError
+from planner.spec.findings import Change, Effect, Finding, finding
 from planner.spec.planfile import Plan
-from planner.units import format_time
 
 FEW_CUTS = 100_000  # of the space: another search takes a few seconds at most
 AWKWARD = 11  # the least prime factor of a number of nodes that hardly any model or batch shares
@@ -60,10 +60,7 @@ def with_spare_nodes(
             break
         other = _faster_with(fewer * cluster.devices_per_node, plan, request, plan_of, watch)
         if other is not None:
-            left = nodes - fewer
-            spares = f"{left} nodes as spares" if left > 1 else "a node as a spare"
-            said = f"{_comparison(other, plan)}: leave {spares}"
-            change = "; or ".join(filter(None, (plan.smallest_change, said)))
+            change = (*plan.smallest_change, _comparison(other, plan, nodes - fewer))
             plan = plan.model_copy(update={"smallest_change": change})
             break
     seconds = watch.seconds()
@@ -93,17 +90,17 @@ def _faster_with(
     return None
 
 
-def _comparison(other: Plan, plan: Plan) -> str:
+def _comparison(other: Plan, plan: Plan, spare_nodes: int) -> Finding:
     """What a step takes on the other plan's devices, and on those of this one."""
-    batches = [f" of {each.subject.job.global_batch:,} sequences" for each in (other, plan)]
-    if batches[0] == batches[1]:
-        batches = ["", ""]
-    steps = [format_time(each.choices[0].step_time) for each in (other, plan)]
-    devices = [f"{each.subject.cluster.devices:,}" for each in (other, plan)]
-    return (
-        f"{devices[0]} devices would take {steps[0]} a step{batches[0]}, where {devices[1]} take "
-        f"{steps[1]}{batches[1].removesuffix(' sequences')}"
-    )
+    devices, asked = (each.subject.cluster.devices for each in (other, plan))
+    batch, asked_batch = (each.subject.job.global_batch for each in (other, plan))
+    same = batch == asked_batch
+    return finding(
+        "fewer_devices", Change(option="gpus", value=devices),
+        Effect(quantity="tokens_per_second", share=_rate(other) / _rate(plan) - 1), devices=devices,
+        step_time=other.choices[0].step_time, batch=None if same else batch, asked_devices=asked,
+        asked_step_time=plan.choices[0].step_time, asked_batch=None if same else asked_batch, spare_nodes=spare_nodes,
+    )  # fmt: skip
 
 
 def _rate(plan: Plan) -> float:

@@ -17,6 +17,7 @@ from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.space.members import turned_on
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.findings import Finding
 from planner.spec.planfile import CLOSED_GAP, Choice
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits
@@ -71,7 +72,7 @@ def turned_on_facts(
     return tuple(found)
 
 
-def standing(named: str, best: Choice | None, reason: str = "") -> StackStanding:
+def standing(named: str, best: Choice | None, reason: tuple[Finding, ...] = ()) -> StackStanding:
     """How one of several stacks stands, with its best choice or why it has none."""
     stack = load_stack(named)
     return StackStanding(

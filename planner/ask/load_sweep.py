@@ -8,7 +8,7 @@
     set: {tp: [1, 2, 4, 8]}
 
 Keys are the options of a question (`question.py`), with `top` and `thorough`. Left out: how a combination is answered
-(`answer.sweep_workers`).
+(`cli.sweep_workers`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from planner.ask.option import options_of
 from planner.ask.question import Question, Request
 from planner.ask.readers import SWITCH, whole
 from planner.ask.request import check_request
+from planner.dialect import as_key, only
 from planner.errors import FileInputError, InputError, PlannerError, as_written, sort_of
 from planner.spec.load_yaml import read_yaml
 from planner.spec.rows import COLUMNS
-from planner.wording import as_key, reword
 
 MOST_POINTS: Final = 1_000_000
 MOST_TOP: Final = 100
@@ -38,16 +38,11 @@ OWN: Final = {
     "thorough": SWITCH,
 }  # rows of a point; the effort of a whole plan for each
 KEYS: Final = (*OPTIONS, *OWN)
+IN_FILE: Final = only(KEYS, as_key)  # what a sweep file calls an option
 _WRITE_ONE: Final = (
     "write it, a line for each key, such as 'model: llama-3.1-8b', 'cluster: dgx-h100', 'gpus: [8, 16]'; "
     "docs/sweep.md has an example"
 )
-
-
-def in_keys(error: PlannerError) -> PlannerError:
-    """The error in words of a sweep file."""
-    reword(error, lambda name, value: as_key(name, value) if name in KEYS else None)
-    return error
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ def load_sweep(path: Path) -> Sweep:
     except FileInputError:
         raise
     except PlannerError as error:
-        in_keys(error)
+        error.say_in(IN_FILE)
         raise FileInputError(name, error.must, error.given, error.hint) from None
     count = math.prod(map(len, grid.values()))
     if count > MOST_POINTS:
@@ -106,7 +101,7 @@ def _read(key: str, given: Any) -> Any:
     """The value of a key. Raises `InputError`."""
     reader: Any = OWN[key] if key in OWN else OPTIONS[key].reader
     try:
-        return reader.read(given, f"--{key.replace('_', '-')}")
+        return reader.read(given, key)
     except InputError as error:
         if given is None or isinstance(given, dict | list):  # said in words of a file
             error.given = sort_of(given)

@@ -13,6 +13,7 @@ from enum import IntEnum
 from inspect import signature
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
+from planner import dialect
 from planner.errors import InputError
 
 Given = TypeVar("Given")
@@ -38,7 +39,7 @@ class Group(IntEnum):
 class Reader(Generic[Value]):
     """How text and values of Python, YAML and JSON are read; what was read is read as it is.
 
-    `read`: what was given, and the option's name as messages have it, to the value. Raises `InputError`.
+    `read`: what was given, and the option's name, to the value. Raises `InputError`.
     `write`: a value as a file holds it, to be read again. `metavar`: what stands for the value in help. `many`: may be
     given several times. `flag`: is given or not. `is_file`: names a file.
     """
@@ -78,8 +79,8 @@ class Option(Generic[Given, Value]):
 
     @property
     def words(self) -> str:
-        """It as messages name it: as the command line has it (`wording` says it otherwise elsewhere)."""
-        return "--" + self.name.replace("_", "-")
+        """It as the command line has it."""
+        return dialect.on_command_line(self.name, "")
 
     @property
     def shown(self) -> str:
@@ -103,7 +104,7 @@ class Option(Generic[Given, Value]):
 
     def __set__(self, held: object, given: Given | None) -> None:
         left_out = given is self.default or (given is None and not self.required)
-        held.__dict__[self.name] = self.default if left_out else self.reader.read(given, self.words)
+        held.__dict__[self.name] = self.default if left_out else self.reader.read(given, self.name)
 
 
 @overload
@@ -163,9 +164,9 @@ def as_written(asked: Asked) -> dict[str, Any]:
     }
 
 
-def refuse(words: str, must: str, given: object, hint: str = "") -> InputError:
+def refuse(name: str, must: str, given: object, hint: str = "") -> InputError:
     """The error of a value that an option cannot have."""
-    return InputError(f"{words} must be {must}", repr(given)[:LONGEST_SHOWN], hint)
+    return InputError(f"{dialect.option(name)} must be {must}", repr(given)[:LONGEST_SHOWN], hint)
 
 
 LONGEST_SHOWN: Final = 80  # characters of what was given

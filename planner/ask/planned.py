@@ -14,6 +14,7 @@ from planner.ask.question import Question
 from planner.catalog.load_overlay import calibrated, load_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import model_parameters
+from planner.dialect import option
 from planner.errors import InputError, PlannerError
 from planner.frameworks.layout import chunk_layers
 from planner.spec.config import FOLDED_SCHEDULES
@@ -70,7 +71,9 @@ def _check_layers(choice: Choice, model: ModelSpec) -> None:
     stages = said if folded or not said else tuple(sum(dealt[rank::pp]) for rank in range(pp))
     if (dealt, said) != (other, stages):
         given = f"{choice.layout}, {','.join(map(str, said))} and {','.join(map(str, other))}"
-        hint = "make the plan again; planner estimate ... --set layout= costs a split of your own"
+        hint = (
+            f"make the plan again; planner estimate ... {option('set', 'layout=')} costs a split of your own"
+        )
         raise InputError("layout, layers_per_stage and split of a plan must say the same", given, hint)
 
 
@@ -134,5 +137,6 @@ def check_same(choice: Choice, now: float) -> None:
     """Raise `InputError` unless the plan's step time is what is predicted now [s]."""
     if abs(now - choice.step_time) > SAME * choice.step_time:
         must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
-        hint = "name the plan's cluster with --cluster and its calibration with --calibration, or make the plan again"
+        named = f"name the plan's cluster with --cluster and its calibration with {option('calibration')}"
+        hint = f"{named}, or make the plan again"
         raise InputError(must, f"{choice.step_time:.6g} s, now {now:.6g} s", hint)

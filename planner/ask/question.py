@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from planner.ask import readers as read
 from planner.ask.option import Asked, Group, Label, Option, option
+from planner.dialect import option as said
 
 Name = str | PathLike[str]  # of a catalog, or a path
 Names = str | Sequence[str]
@@ -72,10 +73,12 @@ class Options(Asked):
         "Optimizer: adamw, adamw-bf16, adamw-8bit, ademamix, sgd, sgd-momentum, adafactor or muon.",
         default="adamw", names=_listed("spec.job", "Optimizer"))
     mean_len: Option[float | str, float | None] = option(
-        read.number(), Group.JOB, "Mean sequence length; --seq-len is then the maximum, padded per micro-batch.",
+        read.number(), Group.JOB,
+        f"Mean sequence length; {said('seq_len')} is then the maximum, padded per micro-batch.",
         unit="tokens", label=Label("mean length"))
     packed: Option[bool, bool] = option(
-        read.SWITCH, Group.JOB, "Pack sequences of --mean-len into ones of --seq-len, without padding.", default=False)
+        read.SWITCH, Group.JOB,
+        f"Pack sequences of {said('mean_len')} into ones of {said('seq_len')}, without padding.", default=False)
     mtp: Option[bool, bool] = option(
         read.SWITCH, Group.JOB, "Also train the multi-token-prediction (MTP) modules.", default=False,
         label=Label("MTP"))
@@ -111,7 +114,8 @@ class Options(Asked):
     headroom: Option[float | str, float] = option(
         read.SHARE, Group.MEMORY, "Share of each device's memory to keep back.", default=0.05)
     min_free: Option[str, float | None] = option(
-        read.CAPACITY, Group.MEMORY, "Memory to keep back on every device, such as 4GiB, where --headroom is less.",
+        read.CAPACITY, Group.MEMORY,
+        f"Memory to keep back on every device, such as 4GiB, where {said('headroom')} is less.",
         unit="bytes", label=Label("min free", "4 GiB"))
     tokens: Option[float | str, float | None] = option(
         read.TOKENS, Group.RUN, "Tokens of the whole run, such as 15.6T: adds days, cost and energy.", unit="tokens",
@@ -127,7 +131,7 @@ class Options(Asked):
         metavar="FILE|zipf:A", label=Label("expert loads", "zipf:0.6"))
     expert_replicas: Option[int, int | None] = option(
         read.whole(0, 10**12), Group.MEASURED,
-        "With --expert-loads: total expert replicas per layer (default: one per expert).",
+        f"With {said('expert_loads')}: total expert replicas per layer (default: one per expert).",
         unit="experts")  # the model knows how many at least and at most
 
     @property
@@ -158,7 +162,7 @@ class SearchQuestion(Question):
 
     objective: Option[str, str] = option(
         read.TEXT, Group.SEARCH,
-        "Minimize step_time; or cost, energy or gpus (may use fewer than --gpus); or maximize headroom.",
+        f"Minimize step_time; or cost, energy or gpus (may use fewer than {said('gpus')}); or maximize headroom.",
         default="step_time")
     time_limit: Option[float, float | None] = option(
         read.number(), Group.SEARCH,

@@ -15,6 +15,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from planner.ask.option import Reader, refuse
+from planner.dialect import option
 from planner.errors import InputError, UnitError
 from planner.units import parse_count, parse_length, parse_quantity
 
@@ -53,37 +54,37 @@ def _bare(given: object) -> object:
 def whole(least: int = 1, most: int = LARGEST_COUNT, example: str = "8") -> Reader[int]:
     """Whole numbers."""
 
-    def read(given: Any, words: str) -> int:
+    def read(given: Any, name: str) -> int:
         bare = _bare(given)
         if isinstance(bare, str) and re.fullmatch(r"-?[0-9][0-9_]{0,18}", bare):
             bare = int(bare)
         if isinstance(bare, bool) or not isinstance(bare, Integral):
-            raise refuse(words, f"a whole number, such as {example}", given)
+            raise refuse(name, f"a whole number, such as {example}", given)
         if not least <= int(bare) <= most:
             raise refuse(
-                words,
+                name,
                 f"a whole number from {least:,} to {most:,}",
                 int(bare),
-                f"write {words} {example}, say",
+                f"write {option(name, example)}, say",
             )
         return int(bare)
 
     return Reader(read, "<int>")
 
 
-def _length(given: Any, words: str) -> int:
+def _length(given: Any, name: str) -> int:
     if isinstance(given, str):
         try:
-            given = parse_length(str(_bare(given)), words)
+            given = parse_length(str(_bare(given)), option(name))
         except UnitError:
-            raise refuse(words, "a whole number, such as 4096 or 8k", given) from None
-    return whole(example="4096").read(given, words)
+            raise refuse(name, "a whole number, such as 4096 or 8k", given) from None
+    return whole(example="4096").read(given, name)
 
 
 def number(above: float = 0.0, most: float = math.inf) -> Reader[float]:
     """Numbers above a least one, at most another."""
 
-    def read(given: Any, words: str) -> float:
+    def read(given: Any, name: str) -> float:
         found: Any = given
         if isinstance(given, str):
             try:
@@ -91,16 +92,16 @@ def number(above: float = 0.0, most: float = math.inf) -> Reader[float]:
             except ValueError:
                 found = None
         if isinstance(found, bool) or not isinstance(found, Real) or math.isnan(found):
-            raise refuse(words, "a number", given)
+            raise refuse(name, "a number", given)
         if not above < float(found) <= most:
             bound = f"above {above:g}" + (f" and at most {most:g}" if most < math.inf else "")
-            raise refuse(words, bound, given)
+            raise refuse(name, bound, given)
         return float(found)
 
     return Reader(read, "<float>")
 
 
-def _share(given: Any, words: str) -> float:
+def _share(given: Any, name: str) -> float:
     found: Any = given
     if isinstance(given, str):
         text = given.strip()
@@ -109,99 +110,104 @@ def _share(given: Any, words: str) -> float:
         except ValueError:
             found = None
     if isinstance(found, bool) or not isinstance(found, Real) or not 0 <= float(found) < 1:
-        raise refuse(words, "a share from 0 to below 1", given, "write 0.05 for 5%")
+        raise refuse(name, "a share from 0 to below 1", given, "write 0.05 for 5%")
     return float(found)
 
 
-def _capacity(given: Any, words: str) -> float:
+def _capacity(given: Any, name: str) -> float:
     if isinstance(given, str):
         try:
             return parse_quantity(given, "capacity")
         except UnitError:
             given = given.strip()
     if type(given) is not float or not LEAST_BYTES <= given < math.inf:  # a bare number may be anything
-        raise refuse(words, "a number with a unit of bytes", given, f"write {words} 4GiB, say")
+        raise refuse(name, "a number with a unit of bytes", given, f"write {option(name, '4GiB')}, say")
     return given
 
 
-def _tokens(given: Any, words: str) -> float:
+def _tokens(given: Any, name: str) -> float:
     if isinstance(given, str):
-        return parse_count(given, words, MOST_TOKENS)
+        return parse_count(given, option(name), MOST_TOKENS)
     if isinstance(given, bool) or not isinstance(given, Real):
-        raise refuse(words, "a number or text", given, f"write {words} 15.6T, say")
+        raise refuse(name, "a number or text", given, f"write {option(name, '15.6T')}, say")
     if not 0 < float(given) <= MOST_TOKENS:
-        raise refuse(words, f"above 0 and at most {MOST_TOKENS:g}", given, f"write {words} 15.6T, say")
+        raise refuse(
+            name, f"above 0 and at most {MOST_TOKENS:g}", given, f"write {option(name, '15.6T')}, say"
+        )
     return float(given)
 
 
-def _batch(given: Any, words: str) -> str:
+def _batch(given: Any, name: str) -> str:
     if isinstance(given, Integral) and not isinstance(given, bool):
         return str(int(given))
     if not isinstance(given, str):
-        raise refuse(words, "a whole number or text", given, f"write {words} 512 or {words} 16Mtok")
+        raise refuse(
+            name, "a whole number or text", given, f"write {option(name, 512)} or {option(name, '16Mtok')}"
+        )
     return given
 
 
-def _text(given: Any, words: str) -> str:
+def _text(given: Any, name: str) -> str:
     if not isinstance(given, str):
-        raise refuse(words, "text", given)
+        raise refuse(name, "text", given)
     return given
 
 
-def _name(given: Any, words: str) -> str:
+def _name(given: Any, name: str) -> str:
     if not isinstance(given, str | PathLike):
-        hint = "describe a model in a YAML file, or give its config.json" if words == "--model" else ""
-        raise InputError(f"{words} must be a name or a path", type(given).__name__, hint)
+        hint = "describe a model in a YAML file, or give its config.json" if name == "model" else ""
+        raise InputError(f"{option(name)} must be a name or a path", type(given).__name__, hint)
     return fspath(given)
 
 
-def _switch(given: Any, words: str) -> bool:
+def _switch(given: Any, name: str) -> bool:
     found = _SWITCH.get(given.strip().lower()) if isinstance(given, str) else given
     if not isinstance(found, bool):
-        raise refuse(words, "True or False", given)
+        raise refuse(name, "True or False", given)
     return found
 
 
-def _texts(given: Any, words: str, between: str) -> tuple[str, ...]:
+def _texts(given: Any, name: str, between: str) -> tuple[str, ...]:
     """Texts one by one, of which a text may hold several."""
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
-        raise refuse(words, "a name or a list of names", given)
+        raise refuse(name, "a name or a list of names", given)
     return tuple(part.strip() for text in texts for part in re.split(between, text.strip()))
 
 
-def _left_out(given: Any, words: str) -> tuple[str, ...]:
+def _left_out(given: Any, name: str) -> tuple[str, ...]:
     from planner.space.without import names_left_out
 
-    return names_left_out(_texts(given, words, r"[\s,]+"))
+    return names_left_out(_texts(given, name, r"[\s,]+"))
 
 
-def _names(given: Any, words: str) -> tuple[str, ...]:
+def _names(given: Any, name: str) -> tuple[str, ...]:
     paths = isinstance(given, Iterable) and not isinstance(given, str)
     if not paths and not isinstance(given, str):
-        raise InputError(f"{words} must be a list of names", repr(given), f"write {words} dgx-h100,dgx-b200")
-    names = _texts([fspath(one) for one in given] if paths else given, words, ",")
+        hint = f"write {option(name, 'dgx-h100,dgx-b200')}"
+        raise InputError(f"{option(name)} must be a list of names", repr(given), hint)
+    names = _texts([fspath(one) for one in given] if paths else given, name, ",")
     if not all(names):
-        raise InputError(f"{words} must be names with commas between", ",".join(names))
+        raise InputError(f"{option(name)} must be names with commas between", ",".join(names))
     return names
 
 
-def _counts(given: Any, words: str) -> tuple[int, ...]:
+def _counts(given: Any, name: str) -> tuple[int, ...]:
     several = (
         given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
     )
-    return tuple(whole(1, 10**7, "1024,512").read(one, words) for one in several)
+    return tuple(whole(1, 10**7, "1024,512").read(one, name) for one in several)
 
 
-def _pair(given: Any, words: str) -> tuple[int, int]:
+def _pair(given: Any, name: str) -> tuple[int, int]:
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, Sequence) or len(parts) != 2:
-        raise refuse(words, "two numbers, of first and of last layers", given, "write 1,1")
-    first, last = (whole(0, 9999, "1,1").read(one, words) for one in parts)
+        raise refuse(name, "two numbers, of first and of last layers", given, "write 1,1")
+    first, last = (whole(0, 9999, "1,1").read(one, name) for one in parts)
     return first, last
 
 
-def _settings(given: Any, words: str) -> Settings:
+def _settings(given: Any, name: str) -> Settings:
     if isinstance(given, Settings):
         return given
     from planner.space.restriction import parse_restriction, restriction_of, split_layout
@@ -210,7 +216,7 @@ def _settings(given: Any, words: str) -> Settings:
         return Settings(*restriction_of(given))
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
-        raise refuse(words, "a mapping", given, f"write {words} tp=8")
+        raise refuse(name, "a mapping", given, f"write {option(name, 'tp=8')}")
     layout, settings = split_layout(texts)
     return Settings(parse_restriction(settings), layout)
 
@@ -222,19 +228,19 @@ def _settings_written(held: Settings) -> dict[str, Any]:
     return axes | ({"layout": held.layout} if held.layout else {})
 
 
-def _assumed(given: Any, words: str) -> tuple[str, ...]:
+def _assumed(given: Any, name: str) -> tuple[str, ...]:
     if isinstance(given, Mapping):
         given = [f"{key}={value}" for key, value in given.items()]
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
-        raise refuse(words, "a mapping", given, f"write {words} pue=1.2")
+        raise refuse(name, "a mapping", given, f"write {option(name, 'pue=1.2')}")
     return tuple(part.strip() for text in texts for part in text.split(";") if part.strip())
 
 
-def _days(given: Any, words: str) -> float:
+def _days(given: Any, name: str) -> float:
     if isinstance(given, str) and not _is_number(given):
         given = parse_quantity(given, "time") / 86400
-    return number(0, 1e6).read(given, words)
+    return number(0, 1e6).read(given, name)
 
 
 def _is_number(text: str) -> bool:
@@ -245,11 +251,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _dollars(given: Any, words: str) -> float:
+def _dollars(given: Any, name: str) -> float:
     if isinstance(given, str):
         bare = given.strip().removeprefix("$").removesuffix("$").removesuffix("USD").strip()
-        return parse_count(bare, words, example="5M")
-    return number().read(given, words)
+        return parse_count(bare, option(name), example="5M")
+    return number().read(given, name)
 
 
 def listed(write: Callable[[Any], Any] = list) -> dict[str, Any]:

@@ -15,14 +15,22 @@ from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
-from planner.catalog.stack_options import idle_options, with_options
+from planner.catalog.stack_options import (
+    SEPARATOR,
+    TEXTS_IN_TURN,
+    UNFUSED_ROTATION,
+    idle_options,
+    with_options,
+)
 from planner.cost.model import CostModel
+from planner.dialect import option
 from planner.errors import InputError
 from planner.frameworks import framework_of_stack, written_stacks
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
 from planner.space.without import check_named
 from planner.spec.config import ContextKind
+from planner.spec.findings import Change, Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
@@ -72,8 +80,9 @@ def check_request(request: Question, search: bool = True) -> None:
         must = "layout= states the split of one configuration, which a search solves itself"
         raise InputError(must, request.layout, "use planner estimate, or leave it out")
     if request.without and not search:
-        must = "--without leaves something out of a search; an estimate has what is named"
-        raise InputError(must, ",".join(request.without), "leave it out, and name options with --stack")
+        must = f"{option('without')} leaves something out of a search; an estimate has what is named"
+        hint = f"leave it out, and name options with {option('stack')}"
+        raise InputError(must, ",".join(request.without), hint)
     for name in (request.stack or "").split(BETWEEN):
         check_named(name, request.without)
     load_assumptions(request.assume)
@@ -89,7 +98,7 @@ def each_stack(request: Request) -> tuple[Request, ...]:
 
 def resolve(
     request: Question, degrees: Mapping[str, tuple[int, ...]] | None = None
-) -> tuple[Problem, tuple[str, ...]]:
+) -> tuple[Problem, tuple[Finding, ...]]:
     """Read everything a request names, fill in defaults, and say which. Raises `PlannerError`.
 
     `degrees`: those that a batch left open must suit; left out: the request's restriction.
@@ -98,21 +107,19 @@ def resolve(
     cluster = load_cluster(request.cluster, request.gpus)
     assumed = [*cluster.assumed]
     if request.mtp and not model.mtp_layers:
-        raise InputError("--mtp needs a model with MTP modules", model.name, "leave it out")
+        raise InputError(f"{option('mtp')} needs a model with MTP modules", model.name, "leave it out")
     if request.tokens is None and (idle := run_settings(request.assume)):
-        assumed.append(f"{', '.join(idle)}: not used without the length of the run (--tokens)")
+        assumed.append(finding("settings_unused", settings=list(idle)))
     longest = model.max_position or DEFAULT_SEQ_LEN
     seq_len = request.seq_len
     if seq_len is None:
         seq_len = min(longest, DEFAULT_SEQ_LEN)
-        assumed.append(
-            f"sequence length {seq_len:,} (the model's context or {DEFAULT_SEQ_LEN:,}, the smaller)"
-        )
+        assumed.append(finding("usual_length", seq_len=seq_len, usual=DEFAULT_SEQ_LEN))
     elif seq_len > longest and model.position_rows:
         must = f"the sequence must not be longer than the model's learned positions, {model.position_rows}"
-        raise InputError(must, str(seq_len), f"use --seq-len {model.position_rows} or less")
+        raise InputError(must, str(seq_len), f"use {option('seq_len', model.position_rows)} or less")
     elif seq_len > longest:
-        assumed.append(f"sequences of {seq_len} tokens although the config names a context of {longest}")
+        assumed.append(finding("beyond_context", seq_len=seq_len, context=longest))
     shards = shards_of(request.restrict if degrees is None else degrees, cluster.num_devices)
     batch, said = global_batch_of(request.global_batch, seq_len, cluster.num_devices, shards)
     assumed += said
@@ -120,12 +127,12 @@ def resolve(
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
         name = default_stack(cluster.accelerator)
-        assumed.append(f"stack {name} (default)")
+        assumed.append(finding("default_stack", stack=name))
     require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:
         stack, cluster = _calibrated(stack, overlay), overlay.of_cluster(cluster)
-        assumed.append(f"calibrated with {stack.calibration}")
+        assumed.append(finding("calibrated", **{"with": stack.calibration}))
     if isinstance(request, Request) and request.options:
         stack = with_options(stack, list(request.options))
     precision = _precision(request.precision, stack, cluster, assumed)
@@ -148,11 +155,12 @@ def resolve(
 
 def job_of(
     request: Question, seq_len: int, batch: int, precision: Precision, model: ModelSpec, stack: Stack,
-    assumed: list[str],
+    assumed: list[Finding],
 ) -> Job:  # fmt: skip
     """The job that a question asks for, with the batch and the precision that were chosen. Raises `InputError`."""
     if request.lora_targets is not None and request.lora_rank is None:
-        raise InputError("--lora-targets needs adapters", request.lora_targets, "add --lora-rank 16, say")
+        must = f"{option('lora_targets')} needs adapters"
+        raise InputError(must, request.lora_targets, f"add {option('lora_rank', 16)}, say")
     imbalance, replicas = _expert_imbalance(request, model, assumed)
     kept = request.bf16_layers or (0, 0)
     _check_bf16_layers(kept, model.num_layers, stack.framework)
@@ -182,7 +190,7 @@ def _check_ring(restrict: Mapping[str, tuple[int, ...]], problem: Problem) -> No
     kinds = " or ".join(kind.label for kind in problem.context_kinds)
     must = f"cp_kind of {problem.model.name} under {problem.stack.name} must be {kinds}"
     given = ", ".join(ContextKind(kind).label for kind in asked)
-    raise InputError(must, given, f"leave it out, or write --set cp_kind={own.label}")
+    raise InputError(must, given, f"leave it out, or write {option('set', f'cp_kind={own.label}')}")
 
 
 def _overlay(path: str) -> Overlay:
@@ -217,8 +225,8 @@ def kept_back(request: Question, problem: Problem) -> float:
     """The share of a device's memory that a question keeps back [1]. Raises `InputError` where that is all of it."""
     capacity, free = problem.cluster.accelerator.memory, request.min_free or 0.0
     if free >= capacity:
-        must = f"--min-free must be less than a device has, {format_capacity(capacity)}"
-        raise InputError(must, format_capacity(free), "write --min-free 4GiB, say")
+        must = f"{option('min_free')} must be less than a device has, {format_capacity(capacity)}"
+        raise InputError(must, format_capacity(free), f"write {option('min_free', '4GiB')}, say")
     return max(request.headroom, free / capacity)
 
 
@@ -227,45 +235,37 @@ def cost_model(problem: Problem) -> CostModel:
     return CostModel(problem, *rates_of(problem.cluster))
 
 
-def _fine_tuning(job: Job, stack: Stack) -> list[str]:
+def _fine_tuning(job: Job, stack: Stack) -> list[Finding]:
     """What is assumed about adapters and about sequences of several lengths."""
     said = []
     if job.lora_rank is not None:
-        where = {AdapterTargets.ALL_LINEAR: "every dense linear layer", AdapterTargets.QKV: "q, k and v"}
-        said.append(
-            f"LoRA of rank {job.lora_rank} on {where.get(job.lora_targets, 'the projections of attention')}, weights "
-            f"frozen in {job.frozen_bits} bits"
-            + ("" if job.frozen_bits >= 16 else ", dequantised before every GEMM that reads them")
-        )
+        targets = str(job.lora_targets)
+        said.append(finding("adapters", rank=job.lora_rank, targets=targets, bits=job.frozen_bits))
     if job.packed:
-        said.append(
-            f"documents of {job.attended_length:g} tokens packed into {job.seq_len:,}, each attending to itself"
-        )
-        if stack.framework == "megatron" and not stack.kernels.rotates_texts:
-            said.append(
-                "packed documents rotated by one kernel, as Megatron-LM does by default and Megatron-Bridge with "
-                f"model.apply_rope_fusion=true; without it, say --stack {stack.name}+no-rope-fusion"
-            )
-        if stack.framework == "megatron" and stack.communication.cp_packed is PackedContext.FUSED:
-            said.append(
-                "packed documents that context parallelism exchanges by all-to-all put in order by one kernel, as "
-                f"Transformer Engine 2.18 does; with 2.11 to 2.17, say --stack {stack.name}+te-2.17"
-            )
+        said.append(finding("packed_documents", mean=job.attended_length, seq_len=job.seq_len))
+        megatron = stack.framework == "megatron"
+        if megatron and not stack.kernels.rotates_texts:
+            said.append(finding("rotated_by_one_kernel", _with_option(stack, UNFUSED_ROTATION)))
+        if megatron and stack.communication.cp_packed is PackedContext.FUSED:
+            said.append(finding("ordered_by_one_kernel", _with_option(stack, TEXTS_IN_TURN)))
     elif job.mean_length is not None:
-        said.append(
-            f"sequences of {job.mean_length:g} tokens on average and at most {job.seq_len:,}, lengths exponential, "
-            "padded to the longest of the micro-batch: memory holds the longest, tokens/s counts no padding"
-        )
+        said.append(finding("padded_sequences", mean=job.mean_length, seq_len=job.seq_len))
     return said
 
 
+def _with_option(stack: Stack, name: str) -> Change:
+    return Change(option="stack", value=f"{stack.name}{SEPARATOR}{name}")
+
+
 def _expert_imbalance(
-    request: Question, model: ModelSpec, assumed: list[str]
+    request: Question, model: ModelSpec, assumed: list[Finding]
 ) -> tuple[tuple[tuple[int, float], ...], int]:
     """Busiest over mean rank at every expert-parallel degree, experts placed as well as can be, and their replicas."""
     if request.expert_loads is None:
         if request.expert_replicas is not None:
-            raise InputError("replicas of experts need their loads", hint="add --expert-loads zipf:0.6")
+            raise InputError(
+                "replicas of experts need their loads", hint=f"add {option('expert_loads', 'zipf:0.6')}"
+            )
         return (), 0
     from planner.solve.balance import balance_experts, zipf_loads
 
@@ -281,19 +281,19 @@ def _expert_imbalance(
     )
     replicas = experts if request.expert_replicas is None else request.expert_replicas
     if not experts <= replicas <= MOST_REPLICAS * experts:
-        must = (
-            f"--expert-replicas must be from {experts}, one of every expert, to {MOST_REPLICAS * experts:,}"
-        )
+        most = MOST_REPLICAS * experts
+        must = f"{option('expert_replicas')} must be from {experts}, one of every expert, to {most:,}"
         raise InputError(must, str(replicas), "leave it out for one of every expert")
     factors = []
     for ep in divisors(experts)[1:]:
         placed = balance_experts(loads, -(-replicas // ep) * ep, ep, effort=BALANCE_EFFORT)
         factors.append((ep, placed.imbalance))
-    said = ", ".join(f"{factor:.2f} at ep {ep}" for ep, factor in factors)
     assumed.append(
-        f"expert loads {request.expert_loads}, {replicas} replicas of {experts} experts placed as "
-        f"evenly as can be: the busiest rank has this many times the mean: {said}"
-    )
+        finding(
+            "expert_loads", loads=request.expert_loads, replicas=replicas, experts=experts,
+            degrees=[ep for ep, _ in factors], imbalances=[factor for _, factor in factors],
+        )
+    )  # fmt: skip
     return tuple(factors), 0 if replicas == experts else replicas
 
 
@@ -309,23 +309,18 @@ def named_precision(text: str) -> Precision:
     return _choice("precision", text, Precision)
 
 
-def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[str]) -> Precision:
+def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[Finding]) -> Precision:
     """The recipe asked for; bf16 where none is, fp16 on devices without it."""
     if text is not None:
         precision = named_precision(text)
         if precision is Precision.FP32:
             has_tf32 = Dtype.TF32 in dict(cluster.accelerator.peak)
-            as_tf32 = "as TF32, which PyTorch does only where it is allowed to"
-            if (
-                stack.framework in TRANSFORMER_ENGINE
-            ):  # common/gemm/cublaslt_gemm.cu: CUBLAS_COMPUTE_32F_FAST_TF32
-                as_tf32 = (
-                    "as TF32: those of Transformer Engine always, PyTorch's own only where it is allowed to"
-                )
-            how = as_tf32 if has_tf32 else f"in FP32: {cluster.accelerator.name} has no TF32"
-            assumed.append(f"fp32 GEMMs run {how}")
+            # common/gemm/cublaslt_gemm.cu: CUBLAS_COMPUTE_32F_FAST_TF32
+            by = "transformer_engine" if stack.framework in TRANSFORMER_ENGINE else "pytorch"
+            chip = cluster.accelerator.name
+            assumed.append(finding("fp32_products", by=by if has_tf32 else "fp32", accelerator=chip))
         return precision
     if dict(cluster.accelerator.peak).get(Dtype.BF16):
         return Precision.BF16
-    assumed.append(f"fp16: {cluster.accelerator.name} has no bf16")
+    assumed.append(finding("no_bf16", accelerator=cluster.accelerator.name))
     return Precision.FP16

@@ -20,9 +20,12 @@ from planner.calibrate.binding_rules import impossible
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
 from planner.catalog.load_stacks import default_stack, stack_families
+from planner.dialect import option
 from planner.errors import InputError, UnitError
+from planner.report.words import texts
 from planner.space.restriction import parse_restriction, separate
 from planner.spec.config import ParallelConfig
+from planner.spec.findings import Finding
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.load_cluster import accelerator_of, load_accelerator
 from planner.spec.rule import Problem
@@ -83,7 +86,7 @@ def _check_batch(facts: LogFacts, problem: Problem) -> None:
     job = problem.job
     logged = {step.batch for step in facts.steps if step.batch}
     if len(logged) == 1 and (batch := logged.pop()) not in (job.global_batch, job.tokens_per_step):
-        hint = f"give --global-batch {batch:.0f}"
+        hint = f"give {option('global_batch', f'{batch:.0f}')}"
         raise InputError(
             f"the log {facts.name} must be of the configuration given",
             f"it says a global batch of {batch:.0f} sequences, the configuration {job.global_batch}", hint,
@@ -109,7 +112,7 @@ def request_of(base: Question, settings: Mapping[str, str]) -> Question:
     """The question of one run: the common options with its own settings. Raises `InputError`."""
     axes = [f"{name}={value}" for name, value in settings.items() if name not in _OF_JOB]
     own: dict[str, Any] = {name: value for name, value in settings.items() if name in _OF_JOB}
-    return replace(base, set={**base.restrict, **parse_restriction(axes, "--run")}, **own)
+    return replace(base, set={**base.restrict, **parse_restriction(axes, "run")}, **own)
 
 
 def stack_for(framework: str, chip: Accelerator) -> str:
@@ -119,7 +122,7 @@ def stack_for(framework: str, chip: Accelerator) -> str:
 
 def configured(
     base: Question, text: str, facts: LogFacts | None
-) -> tuple[Problem, ParallelConfig, tuple[str, ...]]:
+) -> tuple[Problem, ParallelConfig, tuple[Finding, ...]]:
     """Problem and configuration of one run, and what was assumed. Raises `PlannerError`."""
     request = request_of(base, parse_run(text)[1])
     if facts is not None and request.stack is None and request.calibration is None:
@@ -133,11 +136,12 @@ def configured(
 
 
 def observe(base: Question, text: str) -> tuple[Observation, tuple[str, ...]]:
-    """One run of the user: its configuration, its step time, and what was assumed. Raises `PlannerError`."""
+    """One run of the user: its configuration, its step time, and what was assumed beside its
+    axes. Raises `PlannerError`."""
     source, _ = parse_run(text)
     facts = None if is_time(source) else read_log(Path(source))
     problem, config, assumed = configured(base, text, facts)
-    said = list(assumed)
+    said = [*texts(one for one in assumed if one.code != "defaults_used")]
     if facts is None:
         seconds = measured_seconds(source, problem)
         name = f"{seconds:.4g} s measured"

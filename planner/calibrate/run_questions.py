@@ -16,7 +16,9 @@ from planner.calibrate.predict import Run
 from planner.calibrate.run_table import OPTIONS, TableRow
 from planner.catalog.load_overlay import calibrated, load_overlay
 from planner.errors import InputError
+from planner.report.words import texts
 from planner.space.restriction import parse_restriction
+from planner.spec.findings import Finding
 from planner.spec.rule import Problem
 
 _FILES: Final = (".yaml", ".yml", ".json")
@@ -30,7 +32,7 @@ class QuestionReader:
 
     folder: Path
     calibration: str | None = None
-    _problems: dict[tuple[Any, ...], tuple[Problem, tuple[str, ...]]] = field(default_factory=dict)
+    _problems: dict[tuple[Any, ...], tuple[Problem, tuple[Finding, ...]]] = field(default_factory=dict)
 
     def read(self, row: TableRow) -> Run:
         """The question of one row. Raises `PlannerError` where it cannot be asked."""
@@ -38,7 +40,7 @@ class QuestionReader:
         check_request(request, search=False)
         problem, assumed = self._problem(request)
         config, chunks, defaults = asked_config(request, problem)
-        return Run(problem, config, problem.stack.name, (*assumed, *defaults), chunks)
+        return Run(problem, config, problem.stack.name, texts((*assumed, *defaults)), chunks)
 
     def question(self, row: TableRow) -> Question:
         """The question in the words of `planner estimate`. Raises `InputError`."""
@@ -52,7 +54,7 @@ class QuestionReader:
         beside = self.folder / text
         return str(beside) if text.endswith(_FILES) or ("/" in text and beside.exists()) else text
 
-    def _problem(self, request: Question) -> tuple[Problem, tuple[str, ...]]:
+    def _problem(self, request: Question) -> tuple[Problem, tuple[Finding, ...]]:
         """The problem of a question and what was assumed, the same object for the same words."""
         ring = request.restrict.get("cp_kind")  # which a question may not be able to ask for
         key = (ring, *(value for name, value in sorted(vars(request).items()) if name != "set"))

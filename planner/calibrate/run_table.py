@@ -23,6 +23,8 @@ from planner.ask.option import Option, options_of
 from planner.ask.question import Question
 from planner.ask.readers import whole
 from planner.calibrate.flops_rate import KINDS
+from planner.dialect import only
+from planner.dialect import option as marked
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError, nearest_names
 from planner.space.axes import RESTRICTABLE
 from planner.space.restriction import parse_restriction
@@ -106,7 +108,7 @@ def _axis(axis: str) -> Callable[[str], int]:
     def read(text: str) -> int:
         values = () if "=" in text else parse_restriction([f"{axis}={text}"])[axis]
         if len(values) != 1:
-            raise InputError("must be one value, as --set takes it")
+            raise InputError(f"must be one value, as {marked('set')} takes it")
         return values[0]
 
     return read
@@ -141,6 +143,7 @@ COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
     **{name: _stated(one) for name, one in OPTIONS.items()}, "global_batch": _sequences,
     **{axis: _axis(axis) for axis in AXES}, "layout": _text, **_MEASURED, "notes": _text,
 }  # fmt: skip
+_IN_TABLE: Final = only(COLUMNS, lambda name, value: f"{name} {value}".strip())
 NEEDED: Final = ("model", "cluster", "gpus", "seq_len", "global_batch")
 
 
@@ -216,6 +219,7 @@ def _row(header: Sequence[str], line: Sequence[str]) -> tuple[TableRow, list[str
         try:
             values[name] = COLUMNS[name](text)
         except PlannerError as error:
+            error.say_in(_IN_TABLE)
             said = error.must.removeprefix(f"{name} ")
             faults.append(f"{name} {_short(text)}: {said}" + (f"; {error.hint}" if error.hint else ""))
     if "tflops_per_gpu" in cells and "flops_kind" not in cells:

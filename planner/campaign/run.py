@@ -28,11 +28,11 @@ from planner.campaign.goodput import (
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
 from planner.spec.assumptions import Assumptions, Pricing
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import OWNED, Run
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.units import format_bandwidth
 
 SLOWEST_PROGRESS = 1e-6  # a goodput below this is said to be this: such a run never ends
 
@@ -234,45 +234,32 @@ def owning(cluster: Cluster, rent: float | None, a: Assumptions) -> tuple[float 
     return own, hours * SECONDS_PER_HOUR if 0 < hours < 1e9 else None
 
 
-def run_assumptions(a: Assumptions) -> tuple[str, ...]:
-    """What the figures of a run rest on, in a few sentences; `planner assumptions` shows each with its source."""
-    per_day = SECONDS_PER_DAY
-    node = DEVICES_PER_COUNTED_NODE
-    stops = (
-        f"interruptions: {a.hardware_failures * per_day:.3g} a day for every {node} devices and "
-        f"{a.software_stops * per_day:.3g} a day for the job, {_span(a.detection_time)} to notice and "
-        f"{_span(a.restart_time)} to restart, then reading the checkpoint"
-    )
-    if a.pricing is Pricing.SPOT:
-        stops += (
-            f"; preempted {a.spot_preemptions * per_day:.3g} a day for every {node} devices, "
-            f"{_span(a.spot_wait)} to get another"
-        )
-    saves = (
-        f"checkpoints: {a.checkpoint_writing}, {format_bandwidth(a.checkpoint_bandwidth_per_node)} per node up to "
-        f"{format_bandwidth(a.checkpoint_bandwidth_limit)}, {_span(a.checkpoint_overhead_time)} overhead; "
-        f"{a.full_checkpoints_kept:.0f} full states kept, weights every {_span(a.weight_checkpoint_interval)}"
-    )
-    site = (
-        f"site: PUE {a.pue:g}, {a.grid_carbon * 3.6e9:.0f} g CO2 per kWh, "
-        f"electricity ${a.electricity_price * 3.6e6:.3g} per kWh"
-    )
-    known = ", ".join(f"${price:,.0f} ({name})" for name, (price, _) in a.purchase_prices.items())
-    bought = known if a.purchase_price is None else f"${a.purchase_price:,.0f}"
-    mine = (
-        f"{OWNED}: {bought} per device with its network, over "
-        f"{a.depreciation_time / (365.25 * per_day):.2g} years at {a.fleet_utilisation:.0%} use, "
-        f"${a.staff_cost:,.0f} staff and {a.maintenance_fraction:.1%} upkeep a year"
-    )
-    given = f"given: {', '.join(a.given)}" if a.given else ""
+def run_assumptions(a: Assumptions) -> tuple[Finding, ...]:
+    """What the figures of a run rest on; `planner assumptions` shows each with its source."""
+    spot = a.pricing is Pricing.SPOT
+    prices = {name: price for name, (price, _) in a.purchase_prices.items()}
+    if a.purchase_price is not None:
+        prices = {"": a.purchase_price}
     guesses = sum(record.unverified for record in a.records)
-    memory = f"{guesses} numbers of the run are unverified (no source): planner assumptions lists every one"
-    return tuple(text for text in (stops, saves, site, mine, given, memory if guesses else "") if text)
-
-
-def _span(seconds: float) -> str:
-    """A time as it would be written by hand: 5 s, 10 min, 24 h."""
-    size, unit = next(
-        (f, u) for f, u in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= f or u == "s"
-    )
-    return f"{seconds / size:.3g} {unit}"
+    given = (finding("assumptions_given", names=list(a.given)),) if a.given else ()
+    unverified = (finding("assumptions_unverified", number=guesses),) if guesses else ()
+    return (
+        finding(
+            "interruptions", per_devices=DEVICES_PER_COUNTED_NODE, hardware_failures=a.hardware_failures,
+            software_stops=a.software_stops, detection_time=a.detection_time, restart_time=a.restart_time,
+            spot_preemptions=a.spot_preemptions if spot else None, spot_wait=a.spot_wait if spot else None,
+        ),
+        finding(
+            "checkpoints", writing=str(a.checkpoint_writing), bandwidth_per_node=a.checkpoint_bandwidth_per_node,
+            bandwidth_limit=a.checkpoint_bandwidth_limit, overhead=a.checkpoint_overhead_time,
+            full_kept=a.full_checkpoints_kept, weights_interval=a.weight_checkpoint_interval,
+        ),
+        finding("site", pue=a.pue, grid_carbon=a.grid_carbon, electricity_price=a.electricity_price),
+        finding(
+            "owned_hardware", accelerators=list(prices), prices=list(prices.values()),
+            depreciation_time=a.depreciation_time, utilisation=a.fleet_utilisation, staff_cost=a.staff_cost,
+            maintenance=a.maintenance_fraction,
+        ),
+        *given,
+        *unverified,
+    )  # fmt: skip

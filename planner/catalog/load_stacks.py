@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from planner.catalog.stack_options import SEPARATOR, with_options
+from planner.dialect import option
 from planner.errors import (
     FileInputError,
     InputError,
@@ -122,7 +123,7 @@ def require_release(stack: Stack, precision: Precision) -> None:
     raise UnsupportedError(
         f"{stack.name} must have the recipe {precision}",
         f"software of {stack.released}, which lacks it",
-        f"choose a newer stack, as --stack {newest.name}, or another precision, as bf16",
+        f"choose a newer stack, as {option('stack', newest.name)}, or another precision, as bf16",
     )
 
 

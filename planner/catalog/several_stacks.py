@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from planner.catalog.load_stacks import FILES, load_stack, stack_families, stack_to_plan, stacks_to_plan
+from planner.dialect import option
 from planner.errors import InputError
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.compiled_devices import runs_on
@@ -34,7 +35,7 @@ def require_one(text: str) -> None:
     """Raise `InputError` for a text that names several stacks, where one is needed."""
     if names_several(text):
         must = "one stack must be named where configurations are not searched for"
-        raise InputError(must, f"--stack {text}", "name one of them; planner plan searches several")
+        raise InputError(must, option("stack", text), "name one of them; planner plan searches several")
 
 
 def stacks_asked(text: str, chip: Accelerator, written: Iterable[str]) -> tuple[str, ...]:

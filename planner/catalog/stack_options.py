@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from planner.errors import InputError, UnknownNameError
+from planner.spec.findings import Finding, finding
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
@@ -450,12 +451,12 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
     )
 
 
-def idle_options(stack: Stack, precision: Precision, model: ModelSpec) -> list[str]:
-    """Options in the stack's name that change nothing under a recipe, or of a model, in words.
+def idle_options(stack: Stack, precision: Precision, model: ModelSpec) -> list[Finding]:
+    """Options in the stack's name that change nothing under a recipe, or of a model.
 
     Raises `InputError` where an option needs another recipe.
     """
-    named, idle = stack.name.split(SEPARATOR)[1:], list[str]()
+    named, idle = stack.name.split(SEPARATOR)[1:], list[Finding]()
     for option in options_for(stack):
         if option.name not in named:
             continue
@@ -463,15 +464,15 @@ def idle_options(stack: Stack, precision: Precision, model: ModelSpec) -> list[s
             must = f"+{option.name} needs one of {', '.join(option.precisions)}"
             raise InputError(must, precision, f"leave +{option.name} out")
         if option.precisions and precision not in option.precisions:
-            idle.append(f"+{option.name} changes nothing under {precision}")
+            idle.append(finding("idle_option", option=option.name, why="precision", of=str(precision)))
         if option.experts and not model.is_moe:
-            idle.append(f"+{option.name} changes nothing of a dense model")
+            idle.append(finding("idle_option", option=option.name, why="dense"))
         elif option.name == FUSED_EXPERTS and not model.fusable_experts:
-            idle.append(f"+{option.name} changes nothing of experts without gated SiLU or quick GELU")
+            idle.append(finding("idle_option", option=option.name, why="experts"))
         if option.name == LIGER and model.family not in LIGER_FAMILIES:
-            idle.append(f"+{option.name}: Liger has no kernels for layers of {model.family}")
+            idle.append(finding("idle_option", option=option.name, why="liger", of=model.family))
         if option.indexers and not model.indexers:
-            idle.append(f"+{option.name} changes nothing of a model without sparse attention")
+            idle.append(finding("idle_option", option=option.name, why="indexers"))
     return idle
 
 

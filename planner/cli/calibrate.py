@@ -247,7 +247,7 @@ def _runs(
     for text in texts:
         seen, assumed = observe(asked, text)
         observations.append(seen)
-        said += [line for line in assumed if line not in said and "defaults used" not in line]
+        said += [line for line in assumed if line not in said]
     if overlay is not None:  # what the links and kernels explain is not explained again
         observations = corrected(observations, overlay)
     return estimate(observations, name, _today()), tuple(said)

@@ -29,8 +29,9 @@ def compare(asked: ComparisonQuestion, say: Callable[[str], object]) -> Answer:
     """The best plan of each cluster side by side."""
     from planner.answer.compare import comparison_of
     from planner.report.comparison import comparison_document, comparison_facts
+    from planner.report.words import worded
 
-    found = comparison_of(asked, say, _cores())
+    found = worded(comparison_of(asked, say, _cores()))
     return Answer(found.found, comparison_facts(found), comparison_document(found))
 
 
@@ -38,8 +39,9 @@ def size(asked: SizeQuestion, say: Callable[[str], object]) -> Answer:
     """How many devices to take, for one of three goals."""
     from planner.answer.size import size_of
     from planner.report.sizing import sizing_document, sizing_facts
+    from planner.report.words import worded
 
-    found = size_of(asked, say, min(_cores(), 2))
+    found = worded(size_of(asked, say, min(_cores(), 2)))
     return Answer(found.found, sizing_facts(found), sizing_document(found))
 
 

@@ -56,6 +56,7 @@ def diagnose(
     from planner.calibrate.diagnosis.contradiction import contradiction, counted_otherwise
     from planner.calibrate.diagnosis.diagnose import diagnose as find
     from planner.calibrate.own_runs import is_time, parse_run
+    from planner.report import words
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
 
     if measured is not None and not is_time(parse_run(measured)[0]):
@@ -71,7 +72,7 @@ def diagnose(
     if not evidence:
         return code
     contradicted = [contradiction(part) for part in evidence]
-    notes += [note for part in evidence if (note := counted_otherwise(part))]
+    notes += words.texts(note for part in evidence if (note := counted_otherwise(part)))
     evidence = [
         replace(part, mfu=None, flops=None) if wrong else part
         for part, wrong in zip(evidence, contradicted, strict=True)
@@ -129,13 +130,13 @@ def _evidence(
             if not facts.steps:
                 continue
         seen, said = observe(asked, text)
-        notes += [line for line in said if line not in notes and "defaults used" not in line]
+        notes += [line for line in said if line not in notes]
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:
         seen, said = observe(asked, "1 s")
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
-        notes += [line for line in said if "defaults used" not in line]
+        notes += list(said)
         half = seen.problem.stack.logs_half_attention
         counted = "causal attention counted at half" if half else "causal attention counted in full"
         notes.append(
@@ -190,6 +191,7 @@ def _tell_memory(asked: Question, texts: list[str], as_json: bool, alone: bool) 
     from planner.calibrate.diagnosis.explain_memory import explain
     from planner.calibrate.own_runs import configured, parse_run
     from planner.report.diagnosis import memory_story_document, memory_story_facts
+    from planner.report.words import worded
 
     told = False
     for text in texts:
@@ -197,7 +199,7 @@ def _tell_memory(asked: Question, texts: list[str], as_json: bool, alone: bool) 
         if facts is None or not (facts.ooms or not facts.steps):
             continue
         problem, config, _ = configured(asked, text, facts)
-        story = explain(facts, problem, config)
+        story = worded(explain(facts, problem, config))
         if not as_json:
             say(memory_story_document(story))
         elif alone:

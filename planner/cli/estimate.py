@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from planner.ask.option import as_written
 from planner.errors import FileInputError, InputError
+from planner.spec.findings import Finding, finding
 
 if TYPE_CHECKING:
     from planner.ask.question import Question
@@ -32,7 +33,7 @@ _HINT = 'write it like: planner estimate llama-3.1-8b "1x8 h100" --set tp=2'
 
 def estimated(
     request: Question, index: int | None, other: str | None
-) -> tuple[Plan, Problem | None, tuple[str, ...]]:
+) -> tuple[Plan, Problem | None, tuple[Finding, ...]]:
     """The estimate that is asked for, of which problem, and what was assumed; of a plan file its `index`-th
     configuration, on the cluster that `other` names. Without a problem only where nothing fits in the plan file.
 
@@ -53,7 +54,7 @@ def estimated(
 
 def _of_plan(
     request: Question, index: int, other: str | None
-) -> tuple[Plan, Problem | None, tuple[str, ...]]:
+) -> tuple[Plan, Problem | None, tuple[Finding, ...]]:
     """One configuration of a plan file, costed anew under the split that the plan gives it; the plan as it is where it
     holds none."""
     from planner.answer.estimate import estimate_of
@@ -69,7 +70,7 @@ def _of_plan(
     chunks = planned.split.layers_per_chunk if planned.split else ()
     asked, gpus = planned_question(plan, **changed), changed.get("gpus")
     calibration = _path(asked.calibration)
-    said: tuple[str, ...] = (f"configuration {index} of {request.model}, evaluated again",)
+    said: tuple[Finding, ...] = (finding("evaluated_again", place=index, plan=request.model),)
     config = planned.config.parallel()
     if other is None:
         problem = planned_problem(plan, planned, None, calibration)
@@ -115,7 +116,7 @@ def _path(text: str | None) -> Path | None:
 
 def _elsewhere(
     plan: Plan, choice: Choice, other: str | None, gpus: int | None, calibration: Path | None
-) -> tuple[Problem, tuple[str, ...]]:
+) -> tuple[Problem, tuple[Finding, ...]]:
     """The plan's problem on another cluster, or on more or fewer devices of its own, and what is then assumed.
 
     Raises `PlannerError`, such as for more devices than there are, or for a number format that they lack.
@@ -131,13 +132,15 @@ def _elsewhere(
     machine = planned_cluster(given, count) if other is None else load_cluster(other, count)
     problem, chip = problem_on(plan, choice, machine, calibration), machine.accelerator
     require_recipe(problem.stack, chip, problem.job.precision)
-    here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"
-    there = f"planned for {given.devices:,} {given.accelerator} of {given.name}"
+    moved = finding(
+        "moved", devices=machine.num_devices, accelerator=chip.name, cluster=machine.name,
+        planned_devices=given.devices, planned_accelerator=given.accelerator, planned_cluster=given.name,
+    )  # fmt: skip
     missing = missing_kernels(load_stack(choice.stack), problem.model, chip, problem.job.precision)
-    return problem, (f"{here}; {there}", *machine.assumed, *missing, *said_of_host(problem.cluster))
+    return problem, (moved, *machine.assumed, *missing, *said_of_host(problem.cluster))
 
 
-def _on_devices(config: ParallelConfig, problem: Problem) -> tuple[ParallelConfig, tuple[str, ...]]:
+def _on_devices(config: ParallelConfig, problem: Problem) -> tuple[ParallelConfig, tuple[Finding, ...]]:
     """The configuration on as many devices as there are: data parallelism alone follows, as in a launch, and with it
     the micro-batches of a step, whose batch stays. Raises `InputError` where the devices are no multiple."""
     devices, model = problem.cluster.num_devices, config.tp * config.cp * config.pp
@@ -148,7 +151,8 @@ def _on_devices(config: ParallelConfig, problem: Problem) -> tuple[ParallelConfi
         raise InputError(must, str(devices), f"--gpus {max(devices // model, 1) * model}, say")
     dp = devices // model
     micro = max(problem.job.global_batch // (dp * config.micro_batch), 1)
-    batches = (
-        f"micro-batches per step: {micro} instead of {config.num_microbatches}, for the same global batch"
-    )
-    return replace(config, dp=dp, num_microbatches=micro), (f"dp: {dp} instead of {config.dp}; {batches}",)
+    said = finding(
+        "follows_devices", dp=dp, planned_dp=config.dp, num_microbatches=micro,
+        planned_num_microbatches=config.num_microbatches,
+    )  # fmt: skip
+    return replace(config, dp=dp, num_microbatches=micro), (said,)

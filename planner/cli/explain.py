@@ -71,12 +71,14 @@ def explain_plan(
     from planner.cost.simulated import simulator_of
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
     from planner.report.text import plan_document
+    from planner.report.words import worded
     from planner.solve import alternatives
     from planner.solve.in_sight import with_exposed
     from planner.solve.place import layout_of, place
     from planner.space.enumerate import enumerate_configs
     from planner.space.framework_rules import all_rules_for, rules_for
     from planner.space.restriction import parse_restriction
+    from planner.spec.findings import finding
     from planner.spec.verdict import MemoryRoom
 
     if not plan.choices:  # why there is none is all that there is to explain
@@ -88,7 +90,7 @@ def explain_plan(
     devices = config.tp * config.cp * config.pp * config.dp
     if rank is not None and not 0 <= rank < devices:
         raise InputError(f"--rank must be from 0 to {devices - 1}", str(rank), "ranks are numbered from 0")
-    named = None if why_not is None else parse_restriction([why_not], "--why-not")
+    named = None if why_not is None else parse_restriction([why_not], "why_not")
     shown = 0 if rank is None else rank
     stage = layout_of(problem, config).place_of(shown).get("pp", 0)
     search_rules = rules_for(problem.stack)
@@ -96,7 +98,7 @@ def explain_plan(
     weigher = alternatives.Weigher(
         model, simulator_of(model), all_rules_for(problem.stack.framework), room.allowed(chosen.memory.peak)
     )
-    (planned,) = weigher.weigh([("planned", config)])
+    (planned,) = weigher.weigh([(finding("planned"), config)])
     if planned.step_time is None or planned.broken:
         raise InputError("the plan's configuration must be legal", config.describe(), "make the plan again")
     fixed = (f"{axis}={','.join(map(str, values))}" for axis, values in plan.search.restricted.items())
@@ -113,4 +115,5 @@ def explain_plan(
         ),
         why_not=None if named is None else alternatives.why_not(weigher, planned, named, search_rules),
     )
+    found = worded(found)
     return Answer(True, explanation_facts(found), explanation_document(found))

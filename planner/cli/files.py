@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from planner.ask.option import as_written, options_of
 from planner.ask.question import Question
+from planner.dialect import on_command_line
 from planner.errors import FileInputError, InputError
-from planner.wording import reword
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
+    from planner.spec.findings import Finding
     from planner.spec.model import ModelSpec
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
@@ -174,6 +175,7 @@ def problem_of(
     from planner.ask.request import job_of, named_precision
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import require_release, stack_to_plan
+    from planner.report.words import texts
     from planner.spec.load_model import load_model
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe, with_device_kernels
     from planner.spec.machine.load_cluster import load_cluster
@@ -203,7 +205,11 @@ def problem_of(
         hardware = load_cluster(asked.cluster, devices)
     except InputError as error:
         if gpus is None and devices is not None:  # nobody gave --gpus
-            reword(error, lambda name, value: _STARTED if name == "gpus" and not value else None)
+            error.say_in(
+                lambda name, value: (
+                    _STARTED if (name, value) == ("gpus", "") else on_command_line(name, value)
+                )
+            )
             error.hint = "; ".join(filter(None, (error.hint, "--gpus N goes before the files")))
         raise
     seq_len = parsed.seq_len
@@ -232,7 +238,9 @@ def problem_of(
     software = _with_options(software, options, parsed, said)
     require_recipe(software, hardware.accelerator, precision)
     require_release(software, precision)
-    job = job_of(asked, seq_len, batch, precision, spec, software, said)
+    assumed: list[Finding] = []
+    job = job_of(asked, seq_len, batch, precision, spec, software, assumed)
+    said += texts(assumed)
     software = _with_settings(software, parsed, spec, said)
     if name != software.name:
         said.append(f"stack {software.name}")
@@ -240,7 +248,8 @@ def problem_of(
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
     software = _with_kernels(software, parsed, said)
-    said += (*missing_kernels(software, spec, hardware.accelerator, job.precision), *said_of_host(hardware))
+    said += texts(missing_kernels(software, spec, hardware.accelerator, job.precision))
+    said += texts(said_of_host(hardware))
     return Problem(
         spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator, job.precision)
     ), said

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.report.memory import Captured
     from planner.spec.config import ParallelConfig
+    from planner.spec.findings import Finding
     from planner.spec.planfile import Plan
     from planner.spec.rule import Problem, Rule
 
 
-def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage: int | None) -> Answer:
+def explain_memory(problem: Problem, assumed: tuple[Finding, ...], plan: Plan, stage: int | None) -> Answer:
     """Memory of one legal configuration by pipeline rank, moment and term, and what would save some."""
     from planner.ask.request import cost_model
     from planner.campaign.run import checkpoint_sizes
@@ -35,6 +36,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         memory_facts,
         stage_terms,
     )
+    from planner.report.words import worded
     from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves, sequence_step
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
@@ -65,7 +67,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     full, weights = checkpoint_sizes(problem)
     stages = stage_terms(cost, 0, outside, born)
     host = host_need(dealt, config)
-    report = MemoryReport(
+    found = MemoryReport(
         choice=choice,
         stages=stages,
         captured=_captured(dealt, config, rules),
@@ -85,6 +87,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         assumptions=assumed,
         words=problem.cluster.accelerator.architecture.words,
     )
+    report = worded(found)
     return Answer(plan.found, memory_facts(report, stage), memory_document(report, stage))
 
 

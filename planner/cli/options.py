@@ -18,6 +18,7 @@ import typer
 
 from planner.ask.option import Option, options_of
 from planner.ask.question import Question
+from planner.dialect import in_words
 from planner.errors import InputError
 
 FASTEST: Final = "0"
@@ -63,7 +64,7 @@ def shown_by(one: Option[Any, Any], shown: Shown | None = None) -> tuple[Any, An
     how = shown or Shown()
     argument = one.required and not one.reader.many if how.argument is None else how.argument
     required = argument if how.required is None else how.required
-    said: dict[str, Any] = {"help": how.text or one.help, "autocompletion": completion(one)}
+    said: dict[str, Any] = {"help": in_words(how.text or one.help), "autocompletion": completion(one)}
     if one.reader.flag:
         return Annotated[bool, typer.Option(one.words, help=said["help"])], False
     said["metavar"] = how.metavar or one.metavar
@@ -117,13 +118,15 @@ def alone(name: str) -> Any:
 
     def read(text: str) -> Any:
         try:
-            return one.reader.read(text, one.words)
+            return one.reader.read(text, one.name)
         except InputError as error:
-            raise typer.BadParameter(f"{error.must}, given {error.given}") from None
+            raise typer.BadParameter(in_words(f"{error.must}, given {error.given}")) from None
 
     plain = one.reader.flag or one.reader.many or one.reader.is_file
     more: dict[str, Any] = {} if plain else {"parser": read}
-    return typer.Option(one.words, metavar=None if one.reader.flag else one.metavar, help=one.help, **more)
+    return typer.Option(
+        one.words, metavar=None if one.reader.flag else one.metavar, help=in_words(one.help), **more
+    )
 
 
 AssumeOption = Annotated[list[str] | None, alone("assume")]

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from planner.dialect import in_words
 from planner.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def say_json(facts: object) -> None:
 
 
 def _document(facts: object) -> str:
-    return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return in_words(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def tell(answer: Answer, as_json: bool, output: Path | None = None) -> int:

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
     """Print the plan, write it where asked, and say with the exit code whether something was found."""
+    from planner.report.words import worded
     from planner.spec.load_plan import plan_json, save_plan
 
+    plan = worded(plan)
     if output is not None:
         save_plan(plan, output)
         print(f"plan written to {output}", file=sys.stderr)
@@ -120,8 +122,10 @@ def estimate(
     if problem is None or not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli.memory import explain_memory
+    from planner.report.words import worded
     from planner.spec.load_plan import save_plan
 
+    found = worded(found)
     if output is not None:
         save_plan(found, output)
     with progress("explaining memory"):

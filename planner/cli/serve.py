@@ -21,8 +21,8 @@ from planner.ask.option import Option, options_of
 from planner.ask.question import Question, Request
 from planner.cli.options import CalibrationOption
 from planner.cli.report import MOST_CELLS, MOST_RANKS, drawn_plan_page
+from planner.dialect import in_words, only, option
 from planner.errors import InputError, PlannerError, UnknownNameError, install_hint
-from planner.wording import reword, reworded
 
 if TYPE_CHECKING:
     from planner.spec.planfile import Plan
@@ -120,15 +120,19 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
         if stack is not None and name.lower() != ANY:
             shipped_stack(name)
     if (loads := given.get("expert_loads")) is not None and zipf_exponent(loads) is None:
-        raise InputError("--expert-loads of the page must be a distribution", loads, "write zipf:0.6, say")
+        raise InputError(
+            f"{option('expert_loads')} of the page must be a distribution", loads, "write zipf:0.6, say"
+        )
     said: dict[str, Any] = {"model": "", "cluster": "", "calibration": calibration, **given}
     return Request(**said)
 
 
-def on_page(name: str, value: str) -> str | None:
-    """An option of the command line as the form has it; None where the form lacks it."""
-    label = FIELDS.get(name)
-    return f"{label}: {value}" if label and value else label
+def _as_field(name: str, value: str) -> str:
+    """An option as the form has it."""
+    return f"{FIELDS[name]}: {value}" if value else FIELDS[name]
+
+
+ON_PAGE: Final = only(FIELDS, _as_field)
 
 
 def _file(calibration: str | None) -> Path | None:
@@ -138,8 +142,9 @@ def _file(calibration: str | None) -> Path | None:
 @lru_cache(maxsize=KEPT)
 def _answer(question: tuple[tuple[str, str], ...], calibration: str | None) -> Plan:
     from planner.answer.plan import make_plan
+    from planner.report.words import worded
 
-    return make_plan(asked(dict(question), calibration))
+    return worded(make_plan(asked(dict(question), calibration)), ON_PAGE)
 
 
 def answer(query: Mapping[str, str], calibration: str | None = None) -> Plan:
@@ -199,7 +204,7 @@ def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
             try:
                 return await anyio.to_thread.run_sync(work, call.query_params)
             except PlannerError as error:
-                reword(error, on_page)
+                error.say_in(ON_PAGE)
                 # a question that cannot be answered is an answer: a browser would call 400 a failure of the page
                 status = 200 if call.url.path.startswith("/api/") else 400
                 return JSONResponse(
@@ -265,7 +270,7 @@ def plan_json(query: Mapping[str, str], calibration: str | None = None) -> str:
     found = answer(query, calibration)
     drawn = found.choices and found.choices[0].config.pp > 1
     page = plan_page(found, '<div id="passes">drawing the passes ...</div>' if drawn else "")
-    head = json.dumps({"page": reworded(page_fragment(page), on_page), "title": page.title})
+    head = json.dumps({"page": page_fragment(page, ON_PAGE), "title": page.title})
     return head.removesuffix("}") + ', "charts": ' + chart_json(page) + "}"
 
 
@@ -289,7 +294,7 @@ def form_page() -> str:
         {
             "name": name, "label": one.shown, "wide": one.label.wide, "flag": one.reader.flag, "first": one.label.first,
             "empty": one.label.empty or _usual(one), "required": one.required, "value": ASKED_FIRST.get(name, ""),
-            "names": [*map(str, one.names())] if one.names else [], "help": reworded(one.help, on_page),
+            "names": [*map(str, one.names())] if one.names else [], "help": in_words(one.help, ON_PAGE),
         }
         for name, one in OPTIONS.items()
     ]  # fmt: skip

@@ -24,8 +24,8 @@ from planner import __version__
 from planner.errors import FileInputError, InputError, install_hint
 
 if TYPE_CHECKING:
-    from planner.answer.sweep_workers import Workers
     from planner.ask.request import Request
+    from planner.cli.sweep_workers import Workers
     from planner.spec.rows import Row
 
 EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
@@ -108,7 +108,7 @@ def _say(text: str) -> None:
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:
     """Who does the work."""
-    from planner.answer import dask_workers, sweep_workers
+    from planner.cli import dask_workers, sweep_workers
 
     if dask is not None:
         return dask_workers.dask(dask, _say)

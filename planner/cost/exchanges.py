@@ -168,28 +168,28 @@ def _of_layer(
         narrow = float(stream_bytes(tokens, hidden, gathered_width(model.problem)))
         kinds = ((CollectiveKind.ALL_GATHER, narrow), (CollectiveKind.REDUCE_SCATTER, size))
         for kind, sent in kinds if config.sp else ((CollectiveKind.ALL_REDUCE, size),):
-            yield _collective("tp", kind, "hidden states", sent, config.tp, calls)
+            yield _collective("tp", kind, "hidden_states", sent, config.tp, calls)
         if config.sp and config.recompute_modules & OPERATIONS:  # what a reduce-scatter returned is kept
             twice = tensor_parallel_regions(layer) * passes
-            yield _collective("tp", CollectiveKind.ALL_GATHER, "hidden states", narrow, config.tp, twice)
+            yield _collective("tp", CollectiveKind.ALL_GATHER, "hidden_states", narrow, config.tp, twice)
         if config.sp and gathers_inputs_again(model):
             regathered, what = (
                 tensor_parallel_regions(layer) * passes,
-                "inputs re-gathered in backward (overlapped)",
+                "inputs_gathered_again",
             )
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
         qkv, what = (
             float(whole_qkv_bytes(model.problem, layer, tokens, config.tp, width)),
-            "queries, keys, values",
+            "queries_keys_values",
         )
         yield _collective("tp", CollectiveKind.ALL_GATHER, what, qkv, config.tp, passes + again)
         yield _collective("tp", CollectiveKind.REDUCE_SCATTER, what, qkv, config.tp, passes)
         if layer.attention is not None:
             inputs, targets = indexer_bytes(layer.attention, hidden, tokens, width)
             kind, calls = CollectiveKind.ALL_GATHER, (passes + again) * config.sp
-            yield _collective("tp", kind, "inputs of indexers", float(inputs), config.tp, calls)
-            kind, what = CollectiveKind.ALL_REDUCE, "targets of indexers"
+            yield _collective("tp", kind, "inputs_of_indexers", float(inputs), config.tp, calls)
+            kind, what = CollectiveKind.ALL_REDUCE, "targets_of_indexers"
             yield _collective("tp", kind, what, float(targets), config.tp, passes)
     if config.cp > 1:
         if layer.attention is not None:
@@ -219,31 +219,31 @@ def _of_context(
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
     kv_split = float(min(config.tp, attention.kv_heads))
     kv = float(key_value_bytes(attention, tokens, float(config.tp), kv_split, width))
-    forward, what = passes + again, "keys and values"
+    forward, what = passes + again, "keys_and_values"
     kind = int(context_kinds(model.problem, np.array(config.cp_kind)))
     if attention.sparse:
-        whole, what = config.cp * kv, what if attention.chooses_blocks else "latent keys"
+        whole, what = config.cp * kv, what if attention.chooses_blocks else "latent_keys"
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, forward)
-        yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
+        yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their_gradients", whole, config.cp, passes)
         return
     if kind == ContextKind.P2P and gathers_in_ring(comm):
         kv = float(query_output_bytes(attention, tokens, float(config.tp), width))
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, config.cp * kv, config.cp, forward + passes)
         size = FP32 / width * kv
-        yield Exchange("cp", CollectiveKind.P2P, f"{what}, gradients", size, config.cp * passes, size)
+        yield Exchange("cp", CollectiveKind.P2P, f"{what}_gradients", size, config.cp * passes, size)
     elif kind == ContextKind.P2P:
         steps = config.cp - 1
         yield Exchange("cp", CollectiveKind.P2P, what, kv, steps * forward, kv)
-        yield Exchange("cp", CollectiveKind.P2P, f"{what}, gradients", 2 * kv, steps * passes, 2 * kv)
+        yield Exchange("cp", CollectiveKind.P2P, f"{what}_gradients", 2 * kv, steps * passes, 2 * kv)
     elif kind == ContextKind.ALL_GATHER:
         whole = config.cp * kv
         gathers = forward + passes
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, gathers)
-        yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
+        yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their_gradients", whole, config.cp, passes)
     else:
         q_out = float(query_output_bytes(attention, tokens, float(config.tp), width))
         calls = forward + passes
-        for size, name in ((q_out, "queries and outputs"), (kv, what)):
+        for size, name in ((q_out, "queries_and_outputs"), (kv, what)):
             yield _collective("cp", CollectiveKind.ALL_TO_ALL, name, size, config.cp, calls)
 
 
@@ -252,7 +252,7 @@ def _of_scan(
 ) -> Iterator[Exchange]:
     """The two all-to-all of a state space; its backward pass has the same two."""
     sizes = exchanged_bytes(s, cut_of(s, tokens, float(config.tp), float(config.cp)), width)
-    for size, what in zip(sizes, ("scan inputs", "scan outputs"), strict=True):
+    for size, what in zip(sizes, ("scan_inputs", "scan_outputs"), strict=True):
         yield _collective("cp", CollectiveKind.ALL_TO_ALL, what, float(size), config.cp, calls)
 
 
@@ -272,17 +272,17 @@ def _of_experts(
         comm, kind = model.problem.stack.communication, CollectiveKind.ALL_TO_ALL
         axis, ranks = "ep" if config.ep > 1 else "etp", config.ep * shards
         narrow = dispatch_share(comm, width)
-        ways = [("token dispatch and combine", 1.0, 2 * calls)]
+        ways = [("token_dispatch_and_combine", 1.0, 2 * calls)]
         if narrow != 1.0:
-            ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
+            ways = [("tokens_to_experts", narrow, calls), ("results_back", 1.0, calls)]
         chosen = chosen_groups(layer.moe)
         reached = float(remote_copies(top_k, ranks, experts, chosen, shards))
         if comm.dispatcher is Dispatcher.ALL_GATHER:
             ways = []
             gathered = gathered_token_bytes(layer.moe, model.problem.model.hidden, width) * tokens * ranks
             for kind, what, one in (
-                (CollectiveKind.ALL_GATHER, "tokens to all experts", gathered),
-                (CollectiveKind.REDUCE_SCATTER, "sums of experts", size * ranks),
+                (CollectiveKind.ALL_GATHER, "tokens_to_all_experts", gathered),
+                (CollectiveKind.REDUCE_SCATTER, "sums_of_experts", size * ranks),
             ):
                 whole = _collective(axis, kind, what, one, ranks, calls)
                 yield replace(whole, part=(ranks, 1.0)) if shards > 1 else whole
@@ -297,7 +297,7 @@ def _of_experts(
     if config.etp > shards:
         rows = size * top_k * config.etp
         for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
-            yield _collective("etp", kind, "tokens of an expert", rows, config.etp, calls)
+            yield _collective("etp", kind, "tokens_of_an_expert", rows, config.etp, calls)
 
 
 def boundary_bytes(model: CostModel, config: ParallelConfig) -> float:
@@ -314,8 +314,8 @@ def _of_pipeline(model: CostModel, config: ParallelConfig, load: StageLoad) -> I
         return
     size, m = boundary_bytes(model, config), config.num_microbatches
     ahead, back = (config.vpp - load.last) * m, (config.vpp - load.first) * m
-    yield Exchange("pp", CollectiveKind.P2P, "hidden states", size, ahead, size)
-    yield Exchange("pp", CollectiveKind.P2P, "their gradients", size, back, size)
+    yield Exchange("pp", CollectiveKind.P2P, "hidden_states", size, ahead, size)
+    yield Exchange("pp", CollectiveKind.P2P, "their_gradients", size, back, size)
 
 
 def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
@@ -373,7 +373,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     if load.copied and (load.first or load.last):  # between the first and the last stage
         whole, between = states.gradient * load.copied, float((config.pp - 1) * config.tp * replicas)
         both = _collective(
-            "dp", CollectiveKind.ALL_REDUCE, "gradients of the replicated embedding", whole, 2, 1
+            "dp", CollectiveKind.ALL_REDUCE, "gradients_of_the_replicated_embedding", whole, 2, 1
         )
         yield replace(both, part=(2.0, between))
 
@@ -420,7 +420,7 @@ def _of_shards(
     if share < ranks:
         size, copies = gradients[0] / share, ranks // share
         reduce = _collective(
-            axis, CollectiveKind.ALL_REDUCE, "gradients across HSDP replicas", size, copies, gradients[1]
+            axis, CollectiveKind.ALL_REDUCE, "gradients_across_hsdp_replicas", size, copies, gradients[1]
         )
         yield replace(reduce, part=(float(copies), float(stride * share)))
 

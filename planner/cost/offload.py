@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.pipeline.step import FORWARD_SHARE
-from planner.spec.assumptions import Assumption
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS
 from planner.spec.machine.accelerator import Accelerator, Architecture
 
@@ -40,25 +39,6 @@ HOST_MEMORY: Final = {
     Architecture.VOLTA: 12 * 2666 / (16 * 3200), Architecture.HOPPER: 4800 / 3200,
     Architecture.BLACKWELL: 5600 / 3200, Architecture.CDNA3: 1.5 * 4800 / 3200,
 }  # fmt: skip
-
-HOST_ASSUMPTIONS: Final = (
-    Assumption(
-        "pinned_copy_share", f"{PINNED_SHARE:.0%}", "fraction",
-        "of the rate of PCIe that copies from and to pinned memory of the host reach",
-        f"NVIDIA/nvbandwidth README.md: 26.0 GB/s of 31; {BOTH_WAYS_SHARE:.0%} with both directions busy and all "
-        "of it are the ends of the range. Of NVLink-C2C (GB200, GB300) "
-        f"{CHIP_LINK_SHARE:.0%}, as nvbandwidth shows on 4 x GB300 (NVIDIA/Megatron-LM#6491)",
-    ),
-    Assumption(
-        "host_update_rate", f"{HOST_UPDATE / 1e9:.0f} GB/s", "bandwidth",
-        "host memory that a node's optimizer step moves, 28 bytes a parameter with AdamW, on hosts of A100; elsewhere "
-        "as the bandwidth of their memory",
-        "a step of DeepSpeed's CPU-Adam on nodes of A100, about 10 s of it (deepspeedai/DeepSpeed#6834). From "
-        f"{SLOWEST_HOST_UPDATE / 1e9:.0f} GB/s (a whole step in deepspeedai/DeepSpeed#7474) to "
-        f"{FASTEST_HOST_UPDATE / 1e9:.0f} (two sockets of DDR4)",
-        unverified=True,
-    ),
-)  # fmt: skip
 
 
 def copy_rate(device: Accelerator) -> float:

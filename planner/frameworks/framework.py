@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from planner.catalog.load_stacks import is_shipped, load_stack
+from planner.dialect import option
 from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
@@ -315,12 +316,12 @@ def _check_expressible(job: Job) -> None:
             "a job to export must train all weights: the files of no framework state adapters here, and without "
             "them the job needs more memory than the plan says",
             f"LoRA of rank {job.lora_rank}",
-            "write the plan's degrees into the framework's own LoRA recipe, or plan without --lora-rank",
+            f"write the plan's degrees into the framework's own LoRA recipe, or plan without {option('lora_rank')}",
         )
     if job.expert_replicas:
         raise UnsupportedError(
             "a job to export must hold every expert once: the files of no framework state replicas here, and without "
             "them the busiest rank needs more memory than the plan says",
             f"{job.expert_replicas} replicas",
-            "plan without --expert-replicas",
+            f"plan without {option('expert_replicas')}",
         )

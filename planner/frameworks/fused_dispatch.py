@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.dialect import option
 from planner.spec.config import Mask
 from planner.spec.machine.accelerator import Architecture, LinkKind
 from planner.spec.rule import Columns, Problem, Rule
@@ -118,7 +119,7 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         "dispatcher-devices", ("ep", "etp"), _devices,
         "{dispatcher} needs A100, H100, B200 or later devices joined by NVLink, DeepEP at most 8 of them or of "
         "MI300X, MI325X, MI355X joined by XGMI; {inside} {device} are joined by {kind}",
-        "leave the dispatcher out of --stack, or take the other one (hybridep in racks, deepep on MI300X)",
+        f"leave the dispatcher out of {option('stack')}, or take the other one (hybridep in racks, deepep on MI300X)",
         "Megatron-Bridge 183c5c0 training/flex_dispatcher_backend.py; DeepEP README; Megatron-LM TransformerConfig "
         "(only hybridep beyond a node's NVLink); AMD-AGI/Primus-Turbo a6a16cd primus_turbo/pytorch/deep_ep",
         lambda p: {
@@ -129,13 +130,13 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "dispatcher-network", ("ep", "etp"), _network,
         "{dispatcher} sends between nodes over InfiniBand or RoCE, the cluster has {fabric}; ep={ep} etp={etp}",
-        "keep ep x etp within a node, or leave the dispatcher out of --stack", "DeepEP README, Requirements",
+        f"keep ep x etp within a node, or leave the dispatcher out of {option('stack')}", "DeepEP README, Requirements",
         lambda p: {"dispatcher": p.stack.communication.dispatcher, "fabric": p.cluster.fabric},
     ),
     Rule(
         "expert-capacity", ("ep", "etp"), _capacity,
         "a buffer of one size for what a rank's experts receive is HybridEP's; the dispatcher is {dispatcher}",
-        "add +hybridep to --stack (moe_flex_dispatcher_backend=hybridep)",
+        f"add +hybridep to {option('stack')} (moe_flex_dispatcher_backend=hybridep)",
         "Megatron-LM core/transformer/transformer_config.py moe_expert_rank_capacity_factor",
         lambda p: {"dispatcher": p.stack.communication.dispatcher},
     ),

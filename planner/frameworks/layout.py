@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.spec.rule import Violation
 
@@ -83,7 +84,7 @@ def stated_layout(text: str, num_layers: int, pp: int | None, mtp: int = 0) -> C
         len(counts) == pp or (pp > 1 and len(counts) % pp == 0),
         must,
         f"{text}: {len(counts)}",
-        "name --set pp= and --set vpp= to match",
+        f"name {option('set', 'pp=')} and {option('set', 'vpp=')} to match",
     )
     return counts
 

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 
-from planner.cost.offload import HOST_ASSUMPTIONS
+from planner.cost.offload import (
+    BOTH_WAYS_SHARE,
+    CHIP_LINK_SHARE,
+    FASTEST_HOST_UPDATE,
+    HOST_UPDATE,
+    PINNED_SHARE,
+    SLOWEST_HOST_UPDATE,
+)
 from planner.report.outcome import Facts
 from planner.report.text import labelled, prose, section
 from planner.spec.assumptions import Assumption, Assumptions
+
+HOST_ASSUMPTIONS: Final = (
+    Assumption(
+        "pinned_copy_share", f"{PINNED_SHARE:.0%}", "fraction",
+        "of the rate of PCIe that copies from and to pinned memory of the host reach",
+        f"NVIDIA/nvbandwidth README.md: 26.0 GB/s of 31; {BOTH_WAYS_SHARE:.0%} with both directions busy and all "
+        "of it are the ends of the range. Of NVLink-C2C (GB200, GB300) "
+        f"{CHIP_LINK_SHARE:.0%}, as nvbandwidth shows on 4 x GB300 (NVIDIA/Megatron-LM#6491)",
+    ),
+    Assumption(
+        "host_update_rate", f"{HOST_UPDATE / 1e9:.0f} GB/s", "bandwidth",
+        "host memory that a node's optimizer step moves, 28 bytes a parameter with AdamW, on hosts of A100; elsewhere "
+        "as the bandwidth of their memory",
+        "a step of DeepSpeed's CPU-Adam on nodes of A100, about 10 s of it (deepspeedai/DeepSpeed#6834). From "
+        f"{SLOWEST_HOST_UPDATE / 1e9:.0f} GB/s (a whole step in deepspeedai/DeepSpeed#7474) to "
+        f"{FASTEST_HOST_UPDATE / 1e9:.0f} (two sockets of DDR4)",
+        unverified=True,
+    ),
+)  # fmt: skip
 
 
 def assumptions_facts(held: Assumptions) -> Facts:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.report.facts import count, days, precise_time
-from planner.solve.place import GROUPS, grids_of, group_name
+from planner.solve.place import GROUPS, grids_of
 from planner.spec.machine.load_cluster import noun_of
 from planner.spec.planfile import Choice, Memory, Plan, Run
 from planner.spec.subject import ClusterFacts
@@ -175,7 +175,7 @@ def _span(group: str, members: tuple[int, ...], groups: int, cluster: ClusterFac
     else:
         links = "between nodes"
     return AxisSpan(
-        group, group_name(group), len(members), members[1] - members[0], groups, links, _WHAT[group], members
+        group, term_name(group), len(members), members[1] - members[0], groups, links, _WHAT[group], members
     )
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from planner import __version__
 from planner.answer.compare import Comparison, Objective, Standing
 from planner.answer.outcome import run_days
+from planner.dialect import option
 from planner.report.facts import MEMORY_WORDS, days, days_cell, precise_time
 from planner.report.outcome import (
     Facts,
@@ -23,6 +24,8 @@ from planner.report.outcome import (
 )
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
+from planner.report.words import dumped, line_of, text_of, texts
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.load_cluster import noun_of
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_count, format_energy
@@ -56,7 +59,7 @@ def comparison_facts(comparison: Comparison) -> Facts:
             }
         )
         head: Facts = {"place": place if standing.best else None, "cluster": standing.cluster}
-        reason = {"reason": standing.reason} if standing.reason else {}
+        reason = {"reason": dumped(standing.reason)} if standing.reason else {}
         rows.append(head | facts | reason | {"seconds": standing.seconds})
     return {
         "kind": "comparison",
@@ -66,9 +69,9 @@ def comparison_facts(comparison: Comparison) -> Facts:
         "objective": str(comparison.objective),
         "found": comparison.found,
         "tokens": comparison.tokens,
-        "global_batch": comparison.batch,
+        "global_batch": comparison.batch.model_dump(),
         "clusters": rows,
-        "assumptions": _assumptions(comparison),
+        "assumptions": dumped(_assumptions(comparison)),
     }
 
 
@@ -85,7 +88,7 @@ def comparison_document(comparison: Comparison) -> RenderableType:
         blocks += [Text(""), _table(running, comparison.tokens is not None)]
     for standing in comparison.standings:
         blocks.append(_details(standing))
-    blocks.append(section("Assumed", bullets(_assumptions(comparison))))
+    blocks.append(section("Assumed", bullets(texts(_assumptions(comparison)))))
     return Group(*blocks)
 
 
@@ -102,7 +105,7 @@ def headline(comparison: Comparison) -> str:
         return "none of these clusters can train the model"
     mine = best.value(comparison.objective)
     if mine is None:
-        return f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'"
+        return f"the {word} of no cluster is known: give {option('assume', 'price=2.50 $/h')}"
     if sum(s.best is not None for s in comparison.standings) == 1 < len(comparison.standings):
         return f"only {best.cluster} can train the model: {_amount(mine, comparison.objective)}"
     others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
@@ -132,7 +135,7 @@ def _subject(comparison: Comparison) -> list[str]:
         f", {format_count(comparison.tokens).replace(' ', '')} tokens in all" if comparison.tokens else ""
     )
     first = f"{subject.model.name}: sequences of {subject.job.lengths('')}, {subject.job.precision}{tokens}"
-    return [first, comparison.batch]
+    return [first, text_of(comparison.batch)]
 
 
 _HEADS = (
@@ -191,7 +194,7 @@ def _details(standing: Standing) -> RenderableType:
     noun = _noun([standing])
     if standing.best is None:
         count = f", {standing.gpus:,} {noun}s" if standing.gpus else ""
-        return section(f"{standing.cluster}{count}: no plan", prose(standing.reason))
+        return section(f"{standing.cluster}{count}: no plan", prose(line_of(standing.reason)))
     whole = band_of_days(standing.best)
     lines = [*choice_lines(standing.best, noun), *([f"whole run {whole}"] if whole else [])]
     if standing.plan and standing.plan.confidence.level:
@@ -200,19 +203,17 @@ def _details(standing: Standing) -> RenderableType:
     return section(f"{standing.cluster}, {standing.gpus:,} {noun}s", bullets(lines))
 
 
-def _assumptions(comparison: Comparison) -> tuple[str, ...]:
+def _assumptions(comparison: Comparison) -> tuple[Finding, ...]:
     """What all plans assumed, then what only some did, under the cluster's name."""
     plans = [(standing.cluster, standing.plan) for standing in comparison.standings if standing.plan]
     every = shared_assumptions(plan for _, plan in plans)
     common = [line for line in every if all(line in plan.assumptions for _, plan in plans)]
     single = [
-        f"{cluster}: {line}" for cluster, plan in plans for line in plan.assumptions if line not in common
+        line.model_copy(update={"text": f"{cluster}: {text_of(line)}"})
+        for cluster, plan in plans
+        for line in plan.assumptions
+        if line not in common
     ]
     if comparison.tokens is None:
         return (*common, *single)
-    noun = _noun(comparison.standings)
-    fixed = (
-        f"the number of {noun}s is given, so each cluster's fastest plan is also its cheapest and takes least "
-        "energy"
-    )
-    return (*common, *single, fixed)
+    return (*common, *single, finding("devices_given", noun=_noun(comparison.standings)))

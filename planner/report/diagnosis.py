@@ -8,10 +8,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from planner.calibrate.diagnosis.contradiction import Contradiction
-from planner.calibrate.diagnosis.diagnose import Diagnosis, Finding, best_change
+from planner.calibrate.diagnosis.diagnose import Diagnosis, Suspect, best_change
 from planner.calibrate.diagnosis.explain_memory import MemoryStory, cheapest
+from planner.dialect import option
 from planner.report.facts import precise_time, speedup
 from planner.report.text import bullets, labelled, listing, prose, section
+from planner.report.words import dumped, text_of, texts
+from planner.report.words.causes import CauseWords, cause_words
 from planner.spec.terms import term_name
 from planner.units import format_capacity, format_time
 
@@ -48,14 +51,14 @@ def diagnosis_facts(found: Diagnosis, contradicted: Sequence[Contradiction | Non
                 else "not_as_described"
                 if found.too_fast
                 else "as_predicted",
-                "title": f.cause.title if f.cause else _without_cause(found),
+                "title": _words(found, f).title if f.cause else _without_cause(found),
                 "probability": f.probability,
                 "seconds": f.seconds,
                 "share": f.share,
-                "severity": f.words,
+                "severity": _severity(found, f),
                 "log_says": list(f.marked),
-                "test": f.cause.test if f.cause else "",
-                "cure": f.cause.cure if f.cause else "",
+                "test": _words(found, f).test if f.cause else "",
+                "cure": _words(found, f).cure if f.cause else "",
             }
             for f in found.findings
         ],
@@ -83,7 +86,7 @@ def diagnosis_document(
     if found.too_fast:
         blocks.append(section("Check", bullets(_described(found))))
     lines = [
-        (_named(f) if f.cause else _without_cause(found),
+        (_named(found, f) if f.cause else _without_cause(found),
          f"{f.probability:.0%}", format_time(f.seconds) if f.seconds else "-", f"{f.share:.0%}")
         for f in found.findings[:SHOWN]
     ]  # fmt: skip
@@ -99,10 +102,10 @@ def diagnosis_document(
     pays = best_change(found)
     if pays is not None and pays.cause is not None and found.gap > 0:
         gain = min(pays.seconds, found.measured - found.predicted)
-        text = f"{pays.cause.cure} (up to {format_time(gain)} a step, {gain / found.measured:.0%})"
+        text = f"{_words(found, pays).cure} (up to {format_time(gain)} a step, {gain / found.measured:.0%})"
         blocks.append(section("Pays most", prose(text)))
     elif top.cause is not None:
-        blocks.append(section("To do", prose(top.cause.cure)))
+        blocks.append(section("To do", prose(_words(found, top).cure)))
     if notes:
         blocks.append(section("Notes", bullets(notes)))
     return Group(*blocks)
@@ -122,8 +125,8 @@ def _contradiction(wrong: Contradiction) -> list[RenderableType]:
         f"peak: {wrong.peak / 1e12:,.0f} TFLOP/s, dense, of the job's number format; peaks with sparsity, or of 8 bits "
         "for 16, are twice as high",
         f"tokens of a step: {wrong.sequences:,} sequences of {wrong.seq_len:,}, {tokens:,}; with "
-        f"{wrong.ratio * tokens:,.0f} both would hold (--global-batch, --seq-len)",
-        f"devices: {wrong.devices:,}; with {wrong.devices / wrong.ratio:,.0f} both would hold (--gpus)",
+        f"{wrong.ratio * tokens:,.0f} both would hold ({option('global_batch')}, {option('seq_len')})",
+        f"devices: {wrong.devices:,}; with {wrong.devices / wrong.ratio:,.0f} both would hold ({option('gpus')})",
         "the time: of one optimizer step, not of a micro-batch or of several steps",
     ]
     return [prose(headline, "bold red"), section("Check first", bullets(checks)), prose("")]
@@ -148,13 +151,13 @@ def _described(found: Diagnosis) -> list[str]:
     problem, ratio = found.job.problem, found.predicted / found.measured
     job, devices, tokens = problem.job, problem.cluster.num_devices, round(problem.job.tokens_per_step)
     lines = [
-        f"batch and sequence: {job.global_batch:,} of {job.seq_len:,} tokens a step (--global-batch, --seq-len); as "
-        f"predicted with about {tokens / ratio:,.0f} tokens in place of {tokens:,}",
+        f"batch and sequence: {job.global_batch:,} of {job.seq_len:,} tokens a step ({option('global_batch')}, "
+        f"{option('seq_len')}); as predicted with about {tokens / ratio:,.0f} tokens in place of {tokens:,}",
         "units and convention: a time is of one optimizer step, not of a micro-batch; a rate is of one device, its "
         "FLOPs counted as above",
-        f"axes: {found.job.config.describe(problem.context_kinds[0])} (--set, or LOG:AXIS=V)",
+        f"axes: {found.job.config.describe(problem.context_kinds[0])} ({option('set')}, or LOG:AXIS=V)",
         f"model and devices: {problem.model.name} on {devices:,} of {problem.cluster.name} in {job.precision} "
-        "(--gpus, --precision)",
+        f"({option('gpus')}, {option('precision')})",
     ]
     if ratio < (1 + found.band) ** 2:
         lines.append(f"or the prediction: of one run in ten it is more than {found.band:.0%} too long")
@@ -167,22 +170,21 @@ def _headline(found: Diagnosis) -> str:
     if found.too_fast:
         said = f"{how}, more than the prediction's error of {found.band:.0%} allows: "
         if top.cause is not None:
-            said += f"{_named(top)}; else "
+            said += f"{_named(found, top)}; else "
         return f"{said}check batch, sequence length, axes, model, units and convention"
     if _all_well(found):
         return f"the run is as fast as predicted ({how}, within the error of the prediction)"
     if top.cause is None:
-        return f"{how}: perhaps the error of the prediction alone, else {_named(found.findings[1])}"
+        return f"{how}: perhaps the error of the prediction alone, else {_named(found, found.findings[1])}"
     if top.cause.reported and gap > 0:  # which says nothing of the time
         slow = next((f for f in found.findings if f.cause is not None and not f.cause.reported), None)
         if slow is not None and slow.probability > _nothing(found):
-            return f"{how}: perhaps {_named(slow)}; and {_named(top)}"
+            return f"{how}: perhaps {_named(found, slow)}; and {_named(found, top)}"
     second = next((f for f in found.findings[1:] if f.cause is not None), None)
     if second is not None and second.probability > _TIE * top.probability:
-        return (
-            f"{how}: {_sure(top.probability + second.probability)}either {_named(top)}; or {_named(second)}"
-        )
-    return f"{how}: {_sure(top.probability)}{_named(top)}"
+        sure = _sure(top.probability + second.probability)
+        return f"{how}: {sure}either {_named(found, top)}; or {_named(found, second)}"
+    return f"{how}: {_sure(top.probability)}{_named(found, top)}"
 
 
 def _sure(probability: float) -> str:
@@ -193,16 +195,27 @@ def _nothing(found: Diagnosis) -> float:
     return next(finding.probability for finding in found.findings if finding.cause is None)
 
 
-def _named(finding: Finding) -> str:
-    assert finding.cause is not None, "one finding alone is of nothing"
-    return finding.cause.title + (f", {finding.words}" if finding.words else "")
+def _words(found: Diagnosis, suspect: Suspect) -> CauseWords:
+    assert suspect.cause is not None, "one finding alone is of nothing"
+    return cause_words(suspect.cause.name, found.job.problem.cluster.accelerator.architecture)
+
+
+def _severity(found: Diagnosis, suspect: Suspect) -> str:
+    """How severe it is."""
+    return _words(found, suspect).severity.format(suspect.severity) if suspect.cause else ""
+
+
+def _named(found: Diagnosis, suspect: Suspect) -> str:
+    severity = _severity(found, suspect)
+    return _words(found, suspect).title + (f", {severity}" if severity else "")
 
 
 def _together(found: Diagnosis) -> list[str]:
     """One line where two causes are likely."""
     if found.together is None or found.two < _LIKELY:
         return []
-    first, second = found.together
+    architecture = found.job.problem.cluster.accelerator.architecture
+    first, second = (cause_words(cause.name, architecture) for cause in found.together)
     return [f"{found.two:.0%} probable that it is two at once; likeliest: {first.title}, and {second.title}"]
 
 
@@ -214,11 +227,9 @@ def _rate(found: Diagnosis, seconds: float) -> str:
 
 def _next(found: Diagnosis) -> str:
     real = [f for f in found.findings if f.cause is not None]
-    first: Finding = real[0]
-    assert first.cause is not None, "filtered"
     second = next((f for f in real[1:] if f.cause is not None and f.probability > 0.03), None)
-    apart = f"; it tells this from: {second.cause.title}" if second is not None and second.cause else ""
-    return f"{first.cause.test}{apart}"
+    apart = f"; it tells this from: {_words(found, second).title}" if second is not None else ""
+    return f"{_words(found, real[0]).test}{apart}"
 
 
 def memory_story_facts(story: MemoryStory) -> dict[str, Any]:
@@ -226,17 +237,17 @@ def memory_story_facts(story: MemoryStory) -> dict[str, Any]:
     move = cheapest(story.moves)
     return {
         "predicted": story.predicted, "outside": story.outside, "capacity": story.capacity, "phase": story.phase,
-        "rank": story.rank, "terms": story.terms, "reported": dict(story.reported), "reasons": list(story.reasons),
-        "first_aid": story.first_aid,
-        "cheapest_move": {"change": move.text, "saved": move.saved, "slower": move.slower} if move else None,
+        "rank": story.rank, "terms": story.terms, "reported": dict(story.reported), "reasons": dumped(story.reasons),
+        "first_aid": story.first_aid and story.first_aid.model_dump(),
+        "cheapest_move": move and {"change": move.change.model_dump(), "saved": move.saved, "slower": move.slower},
     }  # fmt: skip
 
 
 def memory_story_document(story: MemoryStory) -> RenderableType:
     """Reasons first, then prediction beside report, then what fits."""
-    blocks: list[RenderableType] = [prose(f"memory: {story.reasons[0]}", "bold yellow")]
+    blocks: list[RenderableType] = [prose(f"memory: {text_of(story.reasons[0])}", "bold yellow")]
     if story.reasons[1:]:
-        blocks.append(bullets(story.reasons[1:]))
+        blocks.append(bullets(texts(story.reasons[1:])))
     inside = sorted(story.terms.items(), key=lambda term: -term[1])
     rows = [(term_name(name), format_capacity(value)) for name, value in inside]
     if story.outside:
@@ -245,13 +256,18 @@ def memory_story_document(story: MemoryStory) -> RenderableType:
     title = f"Predicted, pipeline rank {story.rank}, {story.phase} phase"
     blocks.append(section(title, listing(("part", "bytes"), rows)))
     blocks.append(
-        section("Reported", listing(("", "bytes"), [(n, format_capacity(v)) for n, v in story.reported]))
+        section(
+            "Reported",
+            listing(("", "bytes"), [(term_name(n), format_capacity(v)) for n, v in story.reported]),
+        )
     )
-    todo = [f"first: {story.first_aid}"] if story.first_aid else []
+    todo = [f"first: {text_of(story.first_aid)}"] if story.first_aid else []
     move = cheapest(story.moves)
     if move is not None:
         slower = "time of its copies not modelled" if move.slower is None else f"{move.slower:+.1%} step time"
-        todo.append(f"cheapest change that fits: {move.text} (saves {format_capacity(move.saved)}, {slower})")
+        todo.append(
+            f"cheapest change that fits: {text_of(move.change)} (saves {format_capacity(move.saved)}, {slower})"
+        )
     else:
         todo.append("no single change fits: planner plan searches all of them")
     blocks.append(section("To do", bullets(todo)))

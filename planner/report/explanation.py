@@ -18,8 +18,9 @@ from rich.text import Text
 from planner.report.facts import MEMORY_WORDS, aligned_time, precise_time
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
+from planner.report.words import text_of
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
-from planner.solve.place import AxisPlace, Placement, group_name
+from planner.solve.place import AxisPlace, Placement
 from planner.spec.config import value_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
@@ -122,7 +123,7 @@ def _bandwidth(place: AxisPlace) -> float:
 
 def _alternative_facts(a: Alternative, found: Explanation) -> dict[str, Any]:
     return {
-        "change": a.text,
+        "change": a.change.model_dump(),
         "config": a.config.describe(),
         "step_time": a.step_time,
         "throughput_change": _gain(a, found.planned),
@@ -168,7 +169,7 @@ def explanation_document(found: Explanation) -> RenderableType:
     )
     place = placement.layout.place_of(found.rank)
     where = ", ".join(
-        f"{group_name(axis)} {place[axis]}" for axis in place if placement.layout.sizes[axis] > 1
+        f"{term_name(axis)} {place[axis]}" for axis in place if placement.layout.sizes[axis] > 1
     )
     node = f"node {found.rank // placement.cluster.devices_per_node}"
     blocks: list[RenderableType] = [prose(head, "bold")]
@@ -206,7 +207,7 @@ def _order_lines(placement: Placement) -> list[RenderableType]:
         parts: list[str] = []
         for axis in order:
             if layout.sizes[axis] > 1:
-                parts.append(group_name(axis) if apart == 1 else f"{apart:,} {group_name(axis)}")
+                parts.append(term_name(axis) if apart == 1 else f"{apart:,} {term_name(axis)}")
             apart *= layout.sizes[axis]
         if parts:
             lines.append(f"rank = {' + '.join(parts)}")
@@ -240,7 +241,7 @@ def _axes_table(placement: Placement) -> RenderableType:
     for a in placement.axes:
         rows.append(
             (
-                group_name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
+                term_name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
                 f"{_bandwidth(a) / 1e9:.0f}", format_capacity(a.sent) if a.sent else "",
                 aligned_time(a.busy, longest) if a.sent else "",
                 aligned_time(a.exposed, longest) if a.exposed is not None else "",
@@ -255,8 +256,8 @@ def _axes_table(placement: Placement) -> RenderableType:
 def _messages_table(placement: Placement) -> RenderableType:
     rows = [
         (
-            group_name(a.axis), str(e.kind).replace("_", "-"), e.what, format_capacity(e.size), f"{e.calls:,.0f}",
-            format_capacity(e.sent_per_step),
+            term_name(a.axis), str(e.kind).replace("_", "-"), term_name(e.what), format_capacity(e.size),
+            f"{e.calls:,.0f}", format_capacity(e.sent_per_step),
         )
         for a in placement.axes
         for e in a.exchanges
@@ -283,7 +284,7 @@ def _groups_table(found: Explanation) -> RenderableType:
     for axis, ranks in found.placement.groups_of(found.rank).items():
         nodes = len({rank // cluster.devices_per_node for rank in ranks})
         over = _link(cluster, crossed(ranks, cluster))
-        rows.append((group_name(axis), ranks_text(ranks), f"{len(ranks):,}", f"{nodes:,}", over))
+        rows.append((term_name(axis), ranks_text(ranks), f"{len(ranks):,}", f"{nodes:,}", over))
     return _fitting(("axis", "ranks", "size", "nodes", "over"), rows, ((0, 1, 2, 3, 4),), {1, 4})
 
 
@@ -291,7 +292,9 @@ def _walls_table(found: Explanation) -> RenderableType:
     rows = []
     for a in found.walls:
         gain = _gain(a, found.planned)
-        rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", _stopped_by(a, found.room)))
+        rows.append(
+            (text_of(a.change), f"{gain:+.1%}" if gain is not None else "", _stopped_by(a, found.room))
+        )
     return _wrapping(("change", "tok/s", "stopped by"), rows)
 
 
@@ -334,7 +337,7 @@ def _changes_table(found: Explanation) -> RenderableType:
         memory = "" if a.memory is None else f"{a.memory / GIB:,.1f}"
         fits = a.memory is not None and a.fits and not a.broken
         verdict = MEMORY_WORDS[found.room.verdict(a.memory or 0.0)] if fits else _stopped_by(a, found.room)
-        rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", memory, verdict))
+        rows.append((text_of(a.change), f"{gain:+.1%}" if gain is not None else "", memory, verdict))
     return _wrapping(("change", "tok/s", "GiB", ""), rows)
 
 

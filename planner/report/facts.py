@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from planner.answer.headline import gap_said
+from planner.answer.headline import gap_values
+from planner.dialect import option
 from planner.report.options_text import changed_options, stack_letters
+from planner.report.words import text_of, texts
+from planner.report.words.headline import gap_said
+from planner.report.words.memory import lack_of, tightest
 from planner.spec.config import WHOLE_LAYER, Schedule, selective_text
 from planner.spec.machine.cluster import LinkKind
 from planner.spec.machine.load_cluster import noun_of
@@ -24,7 +28,6 @@ from planner.spec.planfile import (
     Plan,
     Run,
     StageMemory,
-    Verdict,
 )
 from planner.spec.planned_config import PlannedConfig
 from planner.spec.subject import ClusterFacts, JobFacts
@@ -101,17 +104,16 @@ class Grid:
     legend: tuple[str, ...] = ()
 
 
-def helps(plan: Plan) -> list[str]:
-    """What would make it faster, each by itself; the whole text where nothing was found, whose reasons it holds."""
-    found = plan.verdict is Verdict.FOUND
-    return plan.smallest_change.split("; or ") if found else [plan.smallest_change]
+def headline_lines(plan: Plan) -> list[str]:
+    """The answer in a line, and in a second one what to take instead."""
+    return "\n".join(texts(plan.headline)).split("\n")  # older files have both in one text
 
 
 def head_lines(plan: Plan) -> tuple[str, ...]:
     """What stands in the headline beside the figures of the best: what to take instead, and a proof's gap."""
-    _, *more = plan.headline.split("\n")
-    gap = gap_said(plan.search.certificate)
-    return (*more, *([gap] if gap and plan.found else []))
+    _, *more = headline_lines(plan)
+    gap = gap_said(gap_values(plan.search.certificate)) if plan.found else ""
+    return (*more, *([gap] if gap else []))
 
 
 def subject_lines(plan: Plan) -> tuple[str, ...]:
@@ -129,7 +131,7 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
         f"{job.precision}{_bf16_ends(job)}, {job.optimizer}"
         + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
-        *plan.notes,
+        *texts(plan.notes),
     )
 
 
@@ -171,7 +173,7 @@ def key_figures(choice: Choice, noun: str) -> tuple[Figure, ...]:
             "MFU",
             f"{100 * choice.mfu:.1f} %",
             f"{format_compute(choice.flops_per_device)} of {format_compute(choice.peak_flops)} dense: "
-            f"{term_name(choice.mfu_convention)}",
+            f"{term_name(text_of(choice.mfu_convention))}",
         ),
         Figure("peak memory", f"{choice.memory.peak / GIB:.1f} GiB", memory_sentence(choice.memory)),
     ]
@@ -203,7 +205,7 @@ def _run_figures(choice: Choice, run: Run, noun: str) -> tuple[Figure, ...]:
     if run.cost is not None and run.price_per_device_hour is not None:
         figures.append(Figure("cost", f"${count(run.cost)}", price_sentence(run, noun)))
     else:
-        figures.append(Figure("cost", "not known", "--assume 'price=2.50 $/h' sets a price"))
+        figures.append(Figure("cost", "not known", f"{option('assume', 'price=2.50 $/h')} sets a price"))
     if run.energy is not None and run.emissions is not None and run.power_per_device is not None:
         carbon = f"{tonnes(run.emissions)} CO2; {run.power_per_device:,.0f} W per {noun}"
         figures.append(Figure("energy", format_energy(run.energy), f"{carbon}, {run.power_source}"))
@@ -270,8 +272,8 @@ def memory_sentence(memory: Memory) -> str:
     margin += kept_back(memory)
     if memory.verdict is MemoryVerdict.BORDERLINE:
         margin = f"{'predicted ' if free < 0 else ''}{margin}, within the memory model's error"
-    host = f"{memory.host_lack}; " if memory.host_short else ""
-    return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {memory.where}"
+    host = f"{lack_of(memory)}; " if memory.host_short else ""
+    return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {tightest(memory.stage, memory.stages, memory.phase)}"
 
 
 def kept_back(memory: Memory) -> str:
@@ -283,7 +285,7 @@ def kept_back(memory: Memory) -> str:
         memory.kept_back / memory.capacity,
     )
     error = f" for the memory model's error, ±{memory.error:.0%}" if memory.error else ""
-    return f" ({kept} kept back{error}: --headroom {100 * share:.3g}%)"
+    return f" ({kept} kept back{error}: {option('headroom', f'{100 * share:.3g}%')})"
 
 
 def logged_sentence(memory: Memory) -> str:
@@ -336,7 +338,7 @@ def split_sentence(choice: Choice) -> str:
     said.append(
         "no split is faster" if split.gap <= CLOSED_GAP else f"at best {split.gap:.1%} more is possible"
     )
-    return "split solved: " + ", ".join(said) + (f"; {split.note}" if split.note else "")
+    return "split solved: " + ", ".join(said) + "".join(f"; {text}" for text in texts(split.note))
 
 
 def precise_time(seconds: float) -> str:

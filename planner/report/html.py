@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner import __version__
+from planner.dialect import Dialect, in_words
 from planner.errors import InputError
 from planner.report import charts
 from planner.report.page import Block, Page
@@ -33,7 +34,7 @@ def page_html(page: Page) -> str:
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
         "script-src " + " ".join(_hash(script) for script in scripts)
     )
-    return _template("file.html.j2").render(
+    text = _template("file.html.j2").render(
         page=page,
         policy=policy,
         style=page_style(),
@@ -41,11 +42,12 @@ def page_html(page: Page) -> str:
         version=__version__,
         data=chart_json(page),
     )
+    return in_words(text)
 
 
-def page_fragment(page: Page) -> str:
+def page_fragment(page: Page, dialect: Dialect) -> str:
     """The page's sections alone, for a page that is there already; its charts are in `chart_json`."""
-    return _template("body.html.j2").render(page=page, version=__version__)
+    return in_words(_template("body.html.j2").render(page=page, version=__version__), dialect)
 
 
 def chart_json(page: Page) -> str:

@@ -12,6 +12,7 @@ from planner.catalog.load_stacks import load_stack, stack_names
 from planner.catalog.stack_options import options_for
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
+from planner.report.words import texts
 from planner.space.framework_rules import rules_for
 from planner.spec.load_model import catalog_index, catalog_models, load_model
 from planner.spec.machine.build_cluster import smallest_size
@@ -36,7 +37,7 @@ def model_facts(model: ModelSpec, seq_len: int | None = None, batch: int = 1) ->
         "name": model.name,
         "family": model.family,
         "source": model.source,
-        "assumed": list(model.assumed),
+        "assumed": list(texts(model.assumed)),
         "layers": model.num_layers,
         "hidden": model.hidden,
         "vocab": model.vocab,
@@ -104,7 +105,7 @@ def cluster_facts(cluster: Cluster, any_size: bool = False) -> Facts:
         "power_per_device": cluster.power_per_device,
         "source": cluster.source,
         "accelerator_source": chip.source,
-        "assumed": list(cluster.assumed),
+        "assumed": list(texts(cluster.assumed)),
         "unverified": list(cluster.unverified),
     }
 

@@ -15,9 +15,13 @@ from rich.text import Text
 
 from planner.cost.memory.moments import PHASES
 from planner.cost.table import CostTable
+from planner.dialect import option
 from planner.report.facts import kept_back
 from planner.report.text import bullets, labelled, listing, prose, section
+from planner.report.words import dumped, text_of, texts
+from planner.report.words.memory import lack_of
 from planner.solve.moves import Move
+from planner.spec.findings import Finding
 from planner.spec.machine.architecture import DeviceWords
 from planner.spec.planfile import Choice
 from planner.spec.terms import term_name
@@ -100,7 +104,7 @@ class MemoryReport:
     error: float
     counter: str
     words: DeviceWords
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Finding, ...] = ()
     captured: Captured | None = None
     host_memory: float | None = None
 
@@ -141,7 +145,7 @@ def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
         "stages": [_stage_facts(s) for s in _chosen(report.stages, stage)],
         "moves": [
             {
-                "move": move.text,
+                "move": move.change.model_dump(),
                 "config": move.config.describe(),
                 "saved": move.saved,
                 "slower": move.slower,
@@ -158,7 +162,7 @@ def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
         "host_memory": report.host_memory,
         "cuda_graphs": None if report.captured is None else asdict(report.captured),
         "checkpoint_staging_per_node": report.staging,
-        "assumptions": list(report.assumptions),
+        "assumptions": dumped(report.assumptions),
     }
 
 
@@ -188,7 +192,7 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
         f"usable{kept_back(memory)} on pipeline rank {memory.stage}, {term_name(memory.phase)}"
     )
     if memory.host_short:
-        head += f"; {memory.host_lack}"
+        head += f"; {lack_of(memory)}"
     present = {name for s in chosen for name in s.terms}
     shown = {phase: moments for phase, moments in SHOWN.items() if present.intersection(moments)}
     heads = ("ranks", "layers", *shown, "peak", "first")
@@ -206,14 +210,15 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
     blocks += [_stage_section(s, memory.limit, report.words) for s in chosen]
     if report.moves:
         moves = [
-            (move.text, _gib(move.saved), _slower(move), "fits" if move.fits else "") for move in report.moves
+            (text_of(move.change), _gib(move.saved), _slower(move), "fits" if move.fits else "")
+            for move in report.moves
         ]
         blocks.append(
             section("What saves memory [GiB]", listing(("change", "saved", "step time", ""), moves))
         )
     blocks.append(section("Also", labelled(_beside(report))))
     if report.assumptions:
-        blocks.append(section("Assumed", bullets(report.assumptions)))
+        blocks.append(section("Assumed", bullets(texts(report.assumptions))))
     return Group(*blocks)
 
 
@@ -227,7 +232,7 @@ def _host(report: MemoryReport) -> tuple[str, str, str]:
     if has is None:
         said += " (not checked: the cluster does not say what a host has, node.host_memory)"
     elif whole > has >= report.host:
-        said += "; none is made with --assume checkpoint_writing=blocking"
+        said += f"; none is made with {option('assume', 'checkpoint_writing=blocking')}"
     of = f" of {format_capacity(has)}" if has is not None and whole else ""
     return "host memory", f"{held}{of}{': over the limit' if has is not None and whole > has else ''}", said
 

@@ -10,6 +10,8 @@ from itertools import product
 from typing import Final
 
 from planner.catalog.stack_options import OPTIONS, SEPARATOR
+from planner.dialect import option
+from planner.report.words import line_of
 from planner.spec.planfile import CLOSED_GAP, Choice, Plan
 from planner.spec.tried import Held, HeldBy, StackStanding, TurnedOn
 from planner.units import format_small, format_time
@@ -20,7 +22,18 @@ _WHY: Final[Mapping[HeldBy, str]] = {
     HeldBy.UNTRIED: "not tried",
     HeldBy.STACK: "as the stack runs",
 }
-_OFF: Final = "off"
+_HELD_AT: Final = {  # axis, any where empty, and value, where these are no number or name of an axis
+    ("", "off"): "off",
+    ("etp", "divisors_of_tp"): "divisors of tp",
+    ("recompute_layers", "all"): "all of them",
+    ("chunks", "filled_by_own_split"): "as many as the stack's own split fills",
+    ("recompute_layers", "as_many_on_every_rank"): "as many on every pipeline rank",
+}
+
+
+def _lists(value: str) -> str:
+    """How many lists of modules are tried; empty where that is not what a value says."""
+    return f"{value.removesuffix('_lists')} lists of modules" if value.endswith("_lists") else ""
 
 
 def turned_on_lines(plan: Plan) -> tuple[str, ...]:
@@ -33,7 +46,11 @@ def turned_on_lines(plan: Plan) -> tuple[str, ...]:
     wanted = [f"{one.name} needs {needs[one.name]}" for one in found if one.name in needs]
     if plan.search.as_named is not None and len(found) > 1:
         lines.append(f"without all of these: {_slower(plan.search.as_named, best)}")
-    how = "--without NAME leaves one out" if len(found) > 1 else f"--without {found[0].name} leaves it out"
+    how = (
+        f"{option('without', 'NAME')} leaves one out"
+        if len(found) > 1
+        else f"{option('without', found[0].name)} leaves it out"
+    )
     return (*lines, "; ".join([how, *wanted]))
 
 
@@ -58,9 +75,9 @@ def held_sentence(held: Sequence[Held]) -> str:
 
 
 def _held(one: Held) -> str:
-    name = f"{one.axis} {_OFF}" if one.value == _OFF else f"{one.axis}={one.value}"
-    if " " in one.value:
-        name = f"{one.axis} {one.value}"
+    name = f"{one.axis}={one.value}"
+    if said := _lists(one.value) or _HELD_AT.get((one.axis, one.value)) or _HELD_AT.get(("", one.value)):
+        name = f"{one.axis} {said}"
     return name if one.gain is None else f"{name} (freeing it saves {one.gain:.0%})"
 
 
@@ -71,7 +88,7 @@ def stack_rows(standings: Sequence[StackStanding]) -> tuple[tuple[str, str, str,
     rows = []
     for one in standings:
         if one.step_time is None or best is None:
-            rows.append((one.name, "", "", one.reason))
+            rows.append((one.name, "", "", line_of(one.reason)))
             continue
         slower = "" if one.step_time == best else format_small(one.step_time / best - 1)
         more = one.stack.removeprefix(one.name)

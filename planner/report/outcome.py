@@ -10,7 +10,9 @@ from typing import Any
 
 from planner.answer.outcome import best_of, limits, limits_sentence, run_days, why_nothing
 from planner.catalog.stack_options import SEPARATOR
+from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
+from planner.spec.findings import Finding
 from planner.spec.planfile import Choice, Plan, Run
 
 Facts = dict[str, Any]
@@ -80,13 +82,15 @@ def choice_lines(choice: Choice, noun: str) -> list[str]:
     if run and run.price_per_device_hour is not None:
         lines.append(price_sentence(run, noun))
     elif run:
-        lines.append("no price known: --assume 'price=2.50 $/h' (or purchase_price, to own) sets one")
+        lines.append(
+            f"no price known: {option('assume', 'price=2.50 $/h')} (or purchase_price, to own) sets one"
+        )
     if run and run.power_source:
         lines.append(f"{run.power_per_device:,.0f} W per {noun}, {run.power_source}")
     return lines
 
 
-def shared_assumptions(plans: Iterable[Plan]) -> tuple[str, ...]:
+def shared_assumptions(plans: Iterable[Plan]) -> tuple[Finding, ...]:
     """What the plans assumed, each once, in order."""
     return tuple(dict.fromkeys(line for plan in plans for line in plan.assumptions))
 

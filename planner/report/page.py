@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from planner.report import chart_data, charts, facts, nearest, options_text, proof
 from planner.report.facts import Figure
+from planner.report.words import line_of, texts
 from planner.spec.planfile import Choice, NearestRun, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity
@@ -110,7 +111,7 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         sections.append(Section("space", "The space searched", blocks, True))
     sections += _grounds(plan)
     model, cluster = plan.subject.model, plan.subject.cluster
-    lead = best.config.text if best else plan.headline
+    lead = best.config.text if best else facts.headline_lines(plan)[0]
     return Page(
         title=f"{model.name} on {cluster.devices:,} {cluster.accelerator}",
         kicker="training plan",
@@ -136,7 +137,7 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
     if cautions:
         head.append(lines(cautions))
     if plan.smallest_change:
-        head.append(lines([f"what would help: {each}" for each in facts.helps(plan)]))
+        head.append(lines([f"what would help: {each}" for each in texts(plan.smallest_change)]))
     sections = [Section("answer", "The answer", tuple(head))]
     if best.run is not None:
         sections.append(_run_section(best, facts.noun_in(plan)))
@@ -243,7 +244,7 @@ def _step_section(plan: Plan, best: Choice) -> Section:
         + facts.interval(facts.precise_time(best.step_time_low), facts.precise_time(best.step_time_high))
         + ". Communication counts where it is not overlapped."
     )
-    why = (lines(best.why),) if best.why else ()
+    why = (lines(texts(best.why)),) if best.why else ()
     block = chart("waterfall", text, charts.waterfall_chart(rows), charts.kind_legend(rows))
     return Section("step", "Where the step goes", (block, *why))
 
@@ -298,7 +299,7 @@ def _why_not(plan: Plan) -> list[Section]:
     ]
     if plan.smallest_change:
         helps = "" if plan.verdict is Verdict.NOTHING_FITS else "What would help: "
-        blocks.append(Block("text", text=helps + plan.smallest_change))
+        blocks.append(Block("text", text=helps + line_of(plan.smallest_change)))
     sections = [Section("answer", "Why", tuple(blocks))] if blocks else []
     if plan.nearest is not None:
         near = plan.nearest
@@ -331,5 +332,5 @@ def _grounds(plan: Plan) -> list[Section]:
         Section("confidence", "How sure this is", (Block("text", text=proof.confidence_sentence(plan) + "."),)),
         Section("assumed", "Assumed", (lines(proof.assumed(plan)),)),
         Section("sources", "Sources", (lines(sources),)),
-        Section("left-out", "Not modelled", (lines(plan.not_modelled),)),
+        Section("left-out", "Not modelled", (lines(texts(plan.not_modelled)),)),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from planner.report import chart_data, charts, facts
 from planner.report.facts import Figure, tonnes
 from planner.report.page import Block, Page, Section, chart, lines, table
 from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
+from planner.report.words import line_of, text_of, texts
 from planner.spec.machine.load_cluster import noun_of
 from planner.spec.terms import term_name
 from planner.units import GIB, format_energy
@@ -35,7 +36,7 @@ def comparison_page(result: ComparisonFile) -> Page:
         title = standing.cluster + (f", {standing.gpus:,} {_noun(standing)}s" if standing.gpus else "")
         blocks = _outcome_blocks(standing)
         sections.append(Section(f"cluster-{len(sections)}", title, blocks))
-    sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
+    sections.append(Section("assumed", "Assumed", (lines(texts(result.assumptions)),)))
     return Page(
         title="Which cluster trains it best?",
         kicker="comparison of clusters",
@@ -96,7 +97,7 @@ def _trade(running: list[Standing]) -> list[Section]:
 
 def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
     if o.step_time is None:
-        return (Block("text", text=o.reason or "no plan"),)
+        return (Block("text", text=line_of(o.reason) or "no plan"),)
     said = [o.configuration, "the step is " + ", ".join(_limits(o))]
     if o.run and o.run.price_per_device_hour is not None:
         said.append(facts.price_sentence(o.run, _noun(o)))
@@ -155,12 +156,12 @@ def sizing_page(result: SizingFile) -> Page:
         sections.append(_curve(result, noun))
     rows = [
         (f"{t.gpus:,}", f"{t.nodes:,}", t.verdict.replace("_", " "), f"{t.days:,.1f}" if t.days else "",
-         f"${facts.count(t.cost)}" if t.cost is not None else "", t.reason)
+         f"${facts.count(t.cost)}" if t.cost is not None else "", line_of(t.reason))
         for t in result.tried
     ]  # fmt: skip
     heads = (f"{noun}s", "nodes", "verdict", "days", "cost", "")
     sections.append(Section("tried", "Sizes tried", (table(heads, rows),), True))
-    sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
+    sections.append(Section("assumed", "Assumed", (lines(texts(result.assumptions)),)))
     return Page(
         title=f"How many {noun}s should it take?",
         kicker="size of a cluster",
@@ -193,7 +194,7 @@ def _curve(result: SizingFile, noun: str) -> Section:
     rest = ("step", "days", "faster", f"{noun}-hours", "cost", "goodput", "", "lost most to")
     heads = (f"{noun}s", "batch", *rest) if several else (f"{noun}s", *rest)
     blocks.append(table(heads, _curve_rows(result, several, marks)))
-    blocks.append(Block("text", text=f"The curve ends here: {result.curve_ended}."))
+    blocks.append(Block("text", text=f"The curve ends here: {line_of(result.curve_ended)}."))
     return Section("curve", "Time and cost over size", tuple(blocks))
 
 
@@ -207,6 +208,6 @@ def _curve_rows(result: SizingFile, several: bool, marks: dict[int, str]) -> lis
         found.append((
             cells[0], *batch, cells[1], cells[4], f"{doubling.speedup:.2f}x" if doubling else "",
             facts.count(run.held_gpu_hours or run.gpu_hours) if run else "", cells[5], cells[7],
-            marks.get(point.gpus or 0, ""), doubling.binds if doubling else "",
+            marks.get(point.gpus or 0, ""), text_of(doubling.binds) if doubling and doubling.binds else "",
         ))  # fmt: skip
     return found

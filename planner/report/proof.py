@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.answer.headline import ended_by
 from planner.answer.launchable import WITHOUT_FILES
+from planner.dialect import option
 from planner.report.options_text import held_sentence
+from planner.report.words import texts
+from planner.report.words.headline import ended_by
 from planner.spec.planfile import (
     CLOSED_GAP,
     CalibrationLevel,
@@ -81,7 +83,7 @@ def outside_sentence(certificate: Certificate) -> str:
     if not certificate.outside:
         return ""
     many = f"of {certificate.outside:,} configuration{'s' * (certificate.outside > 1)}"
-    said = f"not looked at: layouts {many} other than the stack's own (more with --effort)"
+    said = f"not looked at: layouts {many} other than the stack's own (more with {option('effort')})"
     if certificate.best is None:
         return f"{said}, whose memory may fit"
     if certificate.outside_bound is None:
@@ -92,18 +94,17 @@ def outside_sentence(certificate: Certificate) -> str:
 def _proven(certificate: Certificate) -> str:
     if certificate.best is None:
         return ""
+    compared = "; at that size, ".join(texts(certificate.compared))
     counted = f"{certificate.costed:,} evaluated, {certificate.solved:,} simulated"
     faster = "" if certificate.gap is None else f": up to {certificate.gap:.2%} faster may exist"
     if certificate.ending is not Ending.COMPLETE:
         return f"not proven{faster} (ended by {ended_by(certificate.ending)}; {counted})"
     if certificate.gap is None:
-        return f"best of those evaluated ({counted}): {certificate.compared}"
+        return f"best of those evaluated ({counted}): {compared}"
     if certificate.gap > CLOSED_GAP:
-        return f"not proven{faster} ({counted}); compared: {certificate.compared}"
+        return f"not proven{faster} ({counted}); compared: {compared}"
     proven = "most headroom" if certificate.objective == Objective.HEADROOM else "optimal"
-    return (
-        f"proven {proven} under the cost model (gap {certificate.gap:.2%}; {counted}): {certificate.compared}"
-    )
+    return f"proven {proven} under the cost model (gap {certificate.gap:.2%}; {counted}): {compared}"
 
 
 def search_sentence(search: Search) -> str:
@@ -132,18 +133,18 @@ def confidence_sentence(plan: Plan) -> str:
     """The band that the prediction has earned, its calibration level, and why."""
     trust = plan.confidence
     text = f"80% interval: +-{100 * trust.band:.0f} % ({trust.level}: {_LEVELS[trust.level]})"
-    return f"{text}; {trust.explanation}" if trust.explanation else text
+    return "; ".join([text, *texts(trust.explanation)])
 
 
 def cautions(plan: Plan) -> tuple[str, ...]:
     """What the reader must not overlook before acting on the plan."""
-    unwritten = tuple(said for said in plan.assumptions if said.startswith(WITHOUT_FILES))
+    unwritten = texts(said for said in plan.assumptions if said.code == WITHOUT_FILES)
     return (*_memory_cautions(plan), *unwritten)
 
 
 def assumed(plan: Plan) -> tuple[str, ...]:
     """What is assumed, and is no caution."""
-    return tuple(said for said in plan.assumptions if not said.startswith(WITHOUT_FILES))
+    return texts(said for said in plan.assumptions if said.code != WITHOUT_FILES)
 
 
 def _memory_cautions(plan: Plan) -> tuple[str, ...]:
@@ -157,6 +158,6 @@ def _memory_cautions(plan: Plan) -> tuple[str, ...]:
         if larger and worth_the_risk(fastest.step_time_s, best.step_time):
             return (
                 f"{fastest.config.text} would be about {100 * gain:.1f} % faster, but its memory is borderline "
-                f"({fastest.peak_mem_gib:.1f} GiB): --borderline takes such configurations",
+                f"({fastest.peak_mem_gib:.1f} GiB): {option('borderline')} takes such configurations",
             )
     return ()

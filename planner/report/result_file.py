@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planner.errors import FileInputError, field_given, field_must
+from planner.spec.findings import Findings, Said
 from planner.spec.planfile import Run
 
 _MAKE_ONE = "write one with: planner compare ... --json or planner size ... --json"
@@ -28,7 +29,7 @@ class Outcome(_Record):
     nodes: int | None = Field(None, ge=1)
     accelerator: str = ""
     global_batch: int | None = Field(None, ge=1)  # not in older files
-    reason: str = ""
+    reason: Findings = ()
     configuration: str = ""
     step_time: Positive | None = None
     step_time_low: Positive | None = None
@@ -65,7 +66,7 @@ class Doubling(_Record):
     to: int
     speedup: float
     pays: bool
-    binds: str
+    binds: Said | None
     excess_seconds: dict[str, float]
 
 
@@ -78,7 +79,7 @@ class Tried(_Record):
     verdict: str
     days: float | None
     cost: float | None
-    reason: str
+    reason: Findings
 
 
 class ComparisonFile(_Record):
@@ -91,9 +92,9 @@ class ComparisonFile(_Record):
     objective: str
     found: bool
     tokens: float | None
-    global_batch: str
+    global_batch: Said
     clusters: tuple[Standing, ...]
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Said, ...]
 
 
 class SizingFile(_Record):
@@ -112,14 +113,14 @@ class SizingFile(_Record):
     fastest: Outcome | None
     knee: int | None
     curve: tuple[Outcome, ...]
-    curve_ended: str
+    curve_ended: Findings
     least_gpus: int = 0
     longest_days: float | None = None
     landmarks: tuple[str, ...]
     doublings: tuple[Doubling, ...]
     tried: tuple[Tried, ...]
-    global_batch: str
-    assumptions: tuple[str, ...]
+    global_batch: Said
+    assumptions: tuple[Said, ...]
 
 
 ResultFile = ComparisonFile | SizingFile

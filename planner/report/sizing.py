@@ -15,6 +15,8 @@ from planner.report.facts import count, days, days_cell, key_figures, noun_in, p
 from planner.report.outcome import Facts, money, outcome_facts, shared_assumptions
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
+from planner.report.words import dumped, line_of, text_of, texts
+from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Verdict
 
 _MOST_TRIED = 40
@@ -36,7 +38,7 @@ def sizing_facts(sizing: Sizing) -> Facts:
         "fastest": _point(sizing.fastest),
         "knee": sizing.knee.gpus if sizing.knee else None,
         "curve": [_point(point) for point in sizing.curve],
-        "curve_ended": sizing.end,
+        "curve_ended": dumped(sizing.end),
         "least_gpus": sizing.least_gpus,
         "longest_days": _finite(sizing.longest),
         "landmarks": _landmarks(sizing),
@@ -46,7 +48,7 @@ def sizing_facts(sizing: Sizing) -> Facts:
                 "to": d.end.gpus,
                 "speedup": d.speedup,
                 "pays": d.pays,
-                "binds": d.binds,
+                "binds": d.binds and d.binds.model_dump(),
                 "excess_seconds": dict(d.excess),
             }
             for d in sizing.doublings
@@ -59,12 +61,12 @@ def sizing_facts(sizing: Sizing) -> Facts:
                 "verdict": str(point.plan.verdict),
                 "days": _finite(point.days) if point.run else None,
                 "cost": _finite(point.cost),
-                "reason": point.reason,
+                "reason": dumped(point.reason),
             }
             for point in sizing.tried
         ],
-        "global_batch": sizing.batch,
-        "assumptions": _assumptions(sizing),
+        "global_batch": sizing.batch.model_dump(),
+        "assumptions": dumped(_assumptions(sizing)),
     }
 
 
@@ -90,7 +92,7 @@ def sizing_document(sizing: Sizing) -> RenderableType:
     if len(sizing.curve) > 1:
         blocks.append(section("Time and cost over size", _curve(sizing), *_notes(sizing)))
     blocks.append(section("Tried", prose(_tried(sizing)), *_refused(sizing)))
-    blocks.append(section("Assumed", bullets(_assumptions(sizing))))
+    blocks.append(section("Assumed", bullets(texts(_assumptions(sizing)))))
     return Group(*blocks)
 
 
@@ -104,7 +106,7 @@ def _subject(sizing: Sizing) -> str:
     answer = sizing.answer
     several = len({point.batch for point in sizing.tried}) > 1
     own = f", {answer.batch:,} at {answer.gpus:,} {_noun(sizing)}s" if answer is not None and several else ""
-    return f"{where}: sequences of {subject.job.lengths('')}, {sizing.batch}{own}"
+    return f"{where}: sequences of {subject.job.lengths('')}, {text_of(sizing.batch)}{own}"
 
 
 def headline(sizing: Sizing) -> str:
@@ -126,7 +128,7 @@ def _no_answer(sizing: Sizing) -> str:
     noun = _noun(sizing)
     if sizing.fewest is None:
         last = sizing.tried[-1]
-        return f"nothing runs on up to {last.gpus:,} {noun}s: {last.reason}"
+        return f"nothing runs on up to {last.gpus:,} {noun}s: {line_of(last.reason)}"
     fast, cheap = sizing.fastest, sizing.cheapest
     if sizing.goal is Goal.DAYS and fast is not None and sizing.target is not None:
         most = f"the fastest, {fast.gpus:,} {noun}s, takes {days(fast.days)}"
@@ -159,7 +161,7 @@ def _landmarks(sizing: Sizing) -> list[str]:
         bad = next(d for d in sizing.doublings if d.start is sizing.knee)
         lines.append(
             f"knee: {sizing.knee.gpus:,} {noun}s; doubling gives only {bad.speedup:.2f}x, limited by "
-            + (bad.binds or "nothing in particular")
+            + (text_of(bad.binds) if bad.binds else "nothing in particular")
         )
     elif len(sizing.curve) > 1:
         lines.append(f"no knee up to {sizing.curve[-1].gpus:,} {noun}s: every doubling is worthwhile")
@@ -221,13 +223,13 @@ def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, 
         money(run.cost) if run else "",
         f"{100 * run.goodput:.1f} %" if run and run.goodput else "",
         ", ".join(marks),
-        doubling.binds if doubling else "",
+        text_of(doubling.binds) if doubling and doubling.binds else "",
     )
 
 
 def _notes(sizing: Sizing) -> list[RenderableType]:
     rule = f"a doubling is worthwhile if it is at least {PAYING_SPEEDUP:g}x faster"
-    return [prose(f"{rule}; the curve ends here: {sizing.end}", "dim")]
+    return [prose(f"{rule}; the curve ends here: {line_of(sizing.end)}", "dim")]
 
 
 def _tried(sizing: Sizing) -> str:
@@ -246,7 +248,7 @@ def _refused(sizing: Sizing) -> list[RenderableType]:
     """The largest size that is too small, and the sizes that cannot be split, a line each."""
     small = [point for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_FITS]
     odd = [f"{point.gpus:,}" for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_LEGAL]
-    lines = [f"{small[-1].gpus:,} {_noun(sizing)}s: {small[-1].reason}"] if small else []
+    lines = [f"{small[-1].gpus:,} {_noun(sizing)}s: {line_of(small[-1].reason)}"] if small else []
     if odd:
         batch = "the batch" if sizing.chooses_batch else f"{sizing.tried[0].batch:,} sequences"
         lines.append(
@@ -255,18 +257,11 @@ def _refused(sizing: Sizing) -> list[RenderableType]:
     return [bullets(lines)] if lines else []
 
 
-def _assumptions(sizing: Sizing) -> tuple[str, ...]:
+def _assumptions(sizing: Sizing) -> tuple[Finding, ...]:
     chosen = sizing.answer or sizing.fewest or sizing.tried[-1]
-    own = (
-        "the global batch is planner's choice at each size; --global-batch holds one at all of them"
-        if sizing.chooses_batch
-        else "the global batch is fixed; sizes whose dp cannot divide it are rejected"
-    )
-    spares: tuple[str, ...] = ()
+    own = finding("batch_of_each_size" if sizing.chooses_batch else "batch_fixed")
+    spares: tuple[Finding, ...] = ()
     if chosen.run is not None and chosen.run.spare_nodes_needed is not None:
         needed = chosen.run.spare_nodes_needed
-        spares = (
-            f"{chosen.run.spare_nodes} spare nodes are held and paid for; at this rate {needed} would be enough "
-            f"99 % of the time",
-        )
+        spares = (finding("spare_nodes_held", held=chosen.run.spare_nodes, needed=needed),)
     return (own, *spares, *shared_assumptions([chosen.plan]))

@@ -15,8 +15,10 @@ from rich.padding import Padding
 from rich.table import Column
 from rich.text import Text
 
+from planner.dialect import in_words
 from planner.report import facts, nearest, options_text, proof
 from planner.report.tables import Fitting, WordTable
+from planner.report.words import texts
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
@@ -38,8 +40,8 @@ _INDENT = 2
 
 
 def readable(text: str) -> str:
-    """`text` with control characters as escapes, so that a file's content cannot steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    """`text` in words of the command line, control characters as escapes, so that no file can steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in in_words(text))
 
 
 def terminal(stderr: bool = False) -> Console:
@@ -94,7 +96,7 @@ def listing(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
 
 def plan_document(plan: Plan) -> RenderableType:
     """The whole answer, the verdict first."""
-    first, *more = plan.headline.split("\n")
+    first, *more = facts.headline_lines(plan)
     blocks: list[RenderableType] = [prose(first, _VERDICT_STYLE[plan.verdict])]
     blocks += [prose(line, "bold") for line in more]
     blocks += [prose(line) for line in (*facts.subject_lines(plan), *options_text.turned_on_lines(plan))]
@@ -106,8 +108,8 @@ def plan_document(plan: Plan) -> RenderableType:
         blocks += _choices(plan)
     if plan.smallest_change:
         title = "Why, and what would help" if plan.verdict is Verdict.NOTHING_FITS else "What would help"
-        helps = facts.helps(plan)
-        blocks.append(section(title, bullets(helps) if len(helps) > 1 else prose(plan.smallest_change)))
+        helps = texts(plan.smallest_change)
+        blocks.append(section(title, bullets(helps) if len(helps) > 1 else prose(helps[0])))
     blocks += _nearest(plan)
     blocks += _published(plan)
     if plan.search.candidates > 1:
@@ -116,7 +118,7 @@ def plan_document(plan: Plan) -> RenderableType:
     for title, lines in (
         ("Caution", proof.cautions(plan)),
         ("Assumed", proof.assumed(plan)),
-        ("Not modelled", plan.not_modelled if plan.choices else ()),
+        ("Not modelled", texts(plan.not_modelled) if plan.choices else ()),
         ("Confidence", (proof.confidence_sentence(plan),) if predicts else ()),
     ):
         if lines:
@@ -174,7 +176,7 @@ def _choices(plan: Plan) -> list[RenderableType]:
         blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan, noun), *notes))
     blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
     blocks.append(_memory_bars(best))
-    reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
+    reasons: list[RenderableType] = [bullets(texts(best.why))] if best.why else []
     if reasons:
         blocks.append(section("Why this one", *reasons))
     if len(plan.choices) > 1:

@@ -30,10 +30,11 @@ from planner.spec.config import (
     Schedule,
     default_schedule,
     graphs_text,
-    layers_text,
     offload_text,
     selective_text,
 )
+from planner.spec.findings import Finding, Value, finding
+from planner.spec.job import Job
 from planner.spec.rule import Problem, Rule, Violation
 
 # Rules without which a configuration does another job, cannot be dealt to stages, or has a schedule without an order
@@ -52,6 +53,7 @@ CHUNK_RULES: Final = (
 MEMORY_WALLS: Final = 3  # of the whole space, and of the neighbours, that would be faster but do not fit
 RULE_WALLS: Final = 5
 WORTH_SAYING: Final = 0.001  # share of the step
+Changes = Iterator[tuple[Finding, ParallelConfig]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Alternative:
     """A configuration beside the planned one. `step_time` [s], `memory` [bytes] and `terms` [s] are absent where a
     broken rule leaves nothing to cost; `tokens`: of a step. `broken`: the rules it breaks."""
 
-    text: str
+    change: Finding
     config: ParallelConfig
     step_time: float | None
     memory: float | None
@@ -88,7 +90,7 @@ class Weigher:
         """What is given."""
         return self.model.problem
 
-    def weigh(self, named: Sequence[tuple[str, ParallelConfig]]) -> list[Alternative]:
+    def weigh(self, named: Sequence[tuple[Finding, ParallelConfig]]) -> list[Alternative]:
         """Cost named configurations, pipelines simulated; those that break a rule of the job are only explained."""
         if not named:
             return []
@@ -96,8 +98,8 @@ class Weigher:
         costed = np.flatnonzero(self._has_time(ConfigTable.of([config for _, config in named]))).tolist()
         tokens = self.problem.job.tokens_per_step
         found = [
-            Alternative(text, config, None, None, {}, tokens, False, rules)
-            for (text, config), rules in zip(named, broken, strict=True)
+            Alternative(change, config, None, None, {}, tokens, False, rules)
+            for (change, config), rules in zip(named, broken, strict=True)
         ]
         if not costed:
             return found
@@ -147,8 +149,8 @@ class Weigher:
         return list(found.values())
 
 
-def changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, ParallelConfig]]:
-    """Single changes of a configuration, in words: a factor moved between two degrees, or one other axis."""
+def changes(config: ParallelConfig, problem: Problem) -> Changes:
+    """Single changes of a configuration: a factor moved between two degrees, or one other axis."""
     factors = [f for f in (2, 3, 5, 7) if problem.cluster.num_devices % f == 0]
     degrees = ("tp", "cp", "pp", "dp")
     for wide in degrees:
@@ -158,48 +160,48 @@ def changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, Par
                 continue
             moved = {wide: getattr(config, wide) * factor, narrow: getattr(config, narrow) // factor}
             changed = completed(replace(config, **moved), problem, config)
-            text = f"{wide} {moved[wide]}, {narrow} {moved[narrow]}"
-            text += f", vpp {changed.vpp}" if changed.vpp != config.vpp else ""
-            yield text + _layers_said(config, changed), changed
+            if changed.vpp != config.vpp:
+                moved["vpp"] = changed.vpp
+            yield finding("axes", **moved, **_layers(config, changed)), changed
     yield from _other_changes(config, problem)
 
 
-def _layers_said(config: ParallelConfig, changed: ParallelConfig) -> str:
+def _layers(config: ParallelConfig, changed: ParallelConfig) -> dict[str, int]:
+    """The layers that are recomputed, where that changed."""
     count = changed.recompute_layers
-    return f", {count} layer{'s' * (count > 1)} recomputed" if count != config.recompute_layers else ""
+    return {"recompute_layers": count} if count != config.recompute_layers else {}
 
 
-def _other_changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, ParallelConfig]]:
+def _other_changes(config: ParallelConfig, problem: Problem) -> Changes:
     share = max(problem.job.global_batch // config.dp, 1)
     for size in _neighbours(config.micro_batch, divisors(share)):
-        yield f"micro-batch {size}", completed(replace(config, micro_batch=size), problem, config)
+        yield finding("axes", micro_batch=size), completed(replace(config, micro_batch=size), problem, config)
     if config.pp > 1:
         for vpp in _neighbours(config.vpp, dealt_chunks(problem, config.pp, config.num_microbatches)):
             changed = completed(replace(config, vpp=vpp), problem, config)
-            yield f"vpp {vpp}{_layers_said(config, changed)}", changed
+            yield finding("axes", vpp=vpp, **_layers(config, changed)), changed
     if problem.model.is_moe:
         experts = [layer.moe.experts for layer in problem.model.blocks if layer.moe]
         for ep in _neighbours(config.ep, divisors(int(np.gcd.reduce(experts)))):
-            yield f"ep {ep}", replace(config, ep=ep)
+            yield finding("axes", ep=ep), replace(config, ep=ep)
         for etp in _neighbours(config.etp, divisors(config.tp)):
-            yield f"etp {etp}", replace(config, etp=etp)
+            yield finding("axes", etp=etp), replace(config, etp=etp)
     for zero in (z for z in range(4) if abs(z - config.zero) == 1):
         changed = replace(config, zero=zero)
-        yield f"ZeRO stage {zero}", replace(changed, hsdp=_shard_group(changed, problem))
+        yield finding("axes", zero=zero), replace(changed, hsdp=_shard_group(changed, problem))
     if config.tp > 1:
-        words = ("without sequence parallelism", "sequence parallelism")
-        yield words[1 - config.sp], replace(config, sp=1 - config.sp)
+        yield finding("sequence_parallelism", on=not config.sp), replace(config, sp=1 - config.sp)
     yield from _recomputations(config, problem)
 
 
-def _recomputations(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, ParallelConfig]]:
+def _recomputations(config: ParallelConfig, problem: Problem) -> Changes:
     deep = -(-problem.model.num_layers // config.pp)
     plain = replace(config, recompute=0, recompute_layers=0, recompute_modules=0)
     if config.recompute != Recompute.NONE:
-        yield "no recomputation", plain
+        yield finding("axes", recompute="none"), plain
     if config.recompute != Recompute.SELECTIVE and (modules := stack_modules(problem)):
         chosen = replace(plain, recompute=int(Recompute.SELECTIVE), recompute_modules=modules)
-        yield "selective recomputation", chosen
+        yield finding("axes", recompute="selective"), chosen
     counts = {deep}
     if problem.stack.limits.partial_full_recompute:
         counts |= {
@@ -207,8 +209,8 @@ def _recomputations(config: ParallelConfig, problem: Problem) -> Iterator[tuple[
         }
     for count in sorted(c for c in counts if c != config.recompute_layers and c <= deep):
         full = replace(plain, recompute=int(Recompute.FULL), recompute_layers=count)
-        some = layers_text(count)  # all: stages need not hold the same number
-        yield f"recompute {'all layers' if count == deep else some}", full
+        # all: stages need not hold the same number
+        yield finding("recompute_layers", layers=count, all=count == deep), full
 
 
 def _neighbours(value: int, allowed: Sequence[int]) -> list[int]:
@@ -315,42 +317,30 @@ def _reached(config: ParallelConfig, problem: Problem) -> list[ParallelConfig]:
     return list(seen)[1:]
 
 
-_SAID: Final = {
-    "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "vpp": "vpp", "ep": "ep", "etp": "etp",
-    "micro_batch": "micro-batch", "zero": "ZeRO stage", "hsdp": "hsdp",
-}  # fmt: skip
+_NUMBERS: Final = ("tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "zero", "hsdp")
 
 
-def difference(config: ParallelConfig, other: ParallelConfig) -> str:
-    """What the other configuration has that this one has not, in words."""
-    words = [
-        f"{word} {getattr(other, axis)}"
-        for axis, word in _SAID.items()
-        if getattr(other, axis) != getattr(config, axis)
-    ]
+def difference(config: ParallelConfig, other: ParallelConfig) -> Finding:
+    """What the other configuration has that this one has not."""
+    values: dict[str, Value] = {
+        axis: getattr(other, axis) for axis in _NUMBERS if getattr(other, axis) != getattr(config, axis)
+    }
     if other.sp != config.sp and min(other.tp, config.tp) > 1:
-        words.append("sp" if other.sp else "no sp")
+        values["sp"] = other.sp
     recompute = [(c.recompute, c.recompute_layers, c.recompute_modules) for c in (config, other)]
     if recompute[0] != recompute[1]:
-        kinds = (
-            "no recomputation",
-            f"{selective_text(other.recompute_modules)} recomputation",
-            f"{layers_text(other.recompute_layers)} recomputed",
-        )
-        words.append(kinds[other.recompute])
-    if (other.cuda_graph_impl, other.cuda_graph_modules) != (
-        config.cuda_graph_impl,
-        config.cuda_graph_modules,
-    ):
-        words.append(f"CUDA graphs {graphs_text(other)}" if other.cuda_graph_impl else "no CUDA graphs")
+        values["recompute"] = ("none", selective_text(other.recompute_modules), "full")[other.recompute]
+        if other.recompute == Recompute.FULL:
+            values["recompute_layers"] = other.recompute_layers
+    graphs = [(c.cuda_graph_impl, c.cuda_graph_modules) for c in (config, other)]
+    if graphs[0] != graphs[1]:
+        values["cuda_graphs"] = graphs_text(other) if other.cuda_graph_impl else "none"
     if other.offload != config.offload:
-        words.append(
-            f"{offload_text(other.offload)} in CPU memory" if other.offload else "nothing in CPU memory"
-        )
+        values["offload"] = offload_text(other.offload)
     default = [default_schedule(c.vpp) == c.schedule for c in (config, other)]
     if other.schedule != config.schedule and not all(default):  # the default's follows from vpp
-        words.append(Schedule(other.schedule).label)
-    return ", ".join(words) or "the same degrees"
+        values["schedule"] = Schedule(other.schedule).label
+    return finding("axes", **values)
 
 
 def what_if(
@@ -359,25 +349,29 @@ def what_if(
     """The planned configuration with one thing changed: an axis against dp, another axis, the sequences."""
     config, problem = planned.config, weigher.problem
     single = [
-        (text, changed)
-        for text, changed in changes(config, problem)
+        (change, changed)
+        for change, changed in changes(config, problem)
         if changed.dp != config.dp or not _degrees_differ(config, changed)
     ]
     found = weigher.weigh(single)
     job = problem.job
     lengths = [job.with_length(length) for length in (2 * job.seq_len, job.seq_len // 2)]
-    for text, other in (
-        *((f"sequences of {other.lengths('')}", other) for other in lengths),
-        (f"batch of {2 * job.global_batch:,}", replace(job, global_batch=2 * job.global_batch)),
-        (f"batch of {job.global_batch // 2:,}", replace(job, global_batch=job.global_batch // 2)),
+    batches = [replace(job, global_batch=size) for size in (2 * job.global_batch, job.global_batch // 2)]
+    for change, other in (
+        *((_lengths(other), other) for other in lengths),
+        *((finding("batch", batch=other.global_batch), other) for other in batches),
     ):
         if min(other.seq_len, other.global_batch) < 1:
             continue
         model = model_of(replace(problem, job=other))
         simulator = PipelineSimulator(model.layers, model.embedding_in_layers, model.head_in_layers)
         asked = replace(weigher, model=model, simulator=simulator)
-        found += asked.weigh([(text, completed(config, model.problem, config))])
+        found += asked.weigh([(change, completed(config, model.problem, config))])
     return tuple(found)
+
+
+def _lengths(job: Job) -> Finding:
+    return finding("lengths", longest=job.seq_len, mean=job.mean_length, packed=job.packed)
 
 
 def _degrees_differ(config: ParallelConfig, other: ParallelConfig) -> bool:
@@ -401,7 +395,7 @@ def why_not(weigher: Weigher, planned: Alternative, named: Restriction, rules: S
     """Why the plan does not have these axes. `rules`: of the search. Raises `InputError` on an unknown axis."""
     problem = weigher.problem
     space = enumerate_configs(problem, rules, named)
-    as_planned = weigher.weigh([("with the rest as planned", _renamed(planned.config, named, problem))])[0]
+    as_planned = weigher.weigh([(finding("rest_as_planned"), _renamed(planned.config, named, problem))])[0]
 
     def look(most: int) -> SearchResult:
         return search(weigher.model, space, weigher.limit, most)
@@ -409,9 +403,9 @@ def why_not(weigher: Weigher, planned: Alternative, named: Restriction, rules: S
     found = refine(weigher.model, weigher.simulator, look(FINALISTS), look, listed=1)
     best = smallest = None
     if len(found.best):
-        best = weigher.weigh([("the best with it", found.best.row(0))])[0]
+        best = weigher.weigh([(finding("best_with_it"), found.best.row(0))])[0]
     elif len(space):
-        smallest = weigher.weigh([("the one that needs least memory with it", found.smallest.row(0))])[0]
+        smallest = weigher.weigh([(finding("least_memory_with_it"), found.smallest.row(0))])[0]
     removed = {r.rule: r.candidates for r in sorted(space.removed, key=lambda r: -r.candidates)}
     return WhyNot(named, as_planned, best, smallest, removed)
 

@@ -25,17 +25,15 @@ from planner.spec.config import (
     ParallelConfig,
     Recompute,
     Schedule,
+    offload_text,
     ranks_of_chunks,
 )
+from planner.spec.findings import Finding, finding
 from planner.spec.rule import Problem, Rule
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-OFFLOADS = (
-    (1, "optimizer states in CPU memory"),
-    (3, "optimizer states and parameters in CPU memory"),
-    (4, "activations in CPU memory"),
-)
+OFFLOADS = (1, 3, 4)  # optimizer states, these and parameters, activations
+Changes = Iterator[tuple[Finding, ParallelConfig]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Move:
     """One change. `saved`: bytes of device memory; `slower`: change of the step time [1]; `fits`: surely, on its host
     as well."""
 
-    text: str
+    change: Finding
     config: ParallelConfig
     saved: float
     slower: float
@@ -65,8 +63,8 @@ def memory_moves(
     moves = [*_allocator_move(start, config, limit, bool(on_host(dealt, ConfigTable.of([config]))[0]))]
     for same, costs in ((True, dealt), (False, model)):
         tried = [
-            (text, changed)
-            for text, changed in _legal(_changes(config, problem, stages), config, costs.problem, rules)
+            (change, changed)
+            for change, changed in _legal(_changes(config, problem, stages), config, costs.problem, rules)
             if ((changed.pp, changed.vpp) == (config.pp, config.vpp)) is same
         ]
         if not tried:
@@ -74,10 +72,10 @@ def memory_moves(
         table = ConfigTable.of([changed for _, changed in tried])
         cost = costs.evaluate(table)
         fits = (cost.device_memory <= limit) & on_host(costs, table)
-        for row, (text, changed) in enumerate(tried):
+        for row, (change, changed) in enumerate(tried):
             if (after := float(cost.device_memory[row])) < before:
                 slower = float(cost.step_time[row]) / time - 1
-                moves.append(Move(text, changed, before - after, slower, bool(fits[row])))
+                moves.append(Move(change, changed, before - after, slower, bool(fits[row])))
     return tuple(sorted(moves, key=lambda move: (not move.fits, -move.saved)))
 
 
@@ -101,22 +99,23 @@ def _allocator_move(start: CostTable, config: ParallelConfig, limit: float, host
     after = float(np.max(np.where(detail.classes.count[detail.class_row[0]] > 0, without, -np.inf)))
     saved = float(start.device_memory[0]) - after
     if saved > 0:
-        yield Move(f"{EXPANDABLE}, at most", config, saved, 0.0, hosted and after <= limit)
+        setting = finding("growing_segments", setting=EXPANDABLE)
+        yield Move(setting, config, saved, 0.0, hosted and after <= limit)
 
 
 def _legal(
-    changes: Iterable[tuple[str, ParallelConfig]],
+    changes: Iterable[tuple[Finding, ParallelConfig]],
     config: ParallelConfig,
     problem: Problem,
     rules: Sequence[Rule],
-) -> Iterator[tuple[str, ParallelConfig]]:
+) -> Changes:
     """Changes that are legal, without CUDA graphs where these alone forbid one."""
-    for text, changed in changes:
+    for change, changed in changes:
         launched = replace(changed, cuda_graph_impl=0, cuda_graph_modules=0)
         if not explain_config(changed, problem, rules):
-            yield text, changed
+            yield change, changed
         elif config.cuda_graph_impl and not explain_config(launched, problem, rules):
-            yield f"{text}, no CUDA graphs", launched
+            yield change.model_copy(update={"values": {**change.values, "cuda_graphs": "none"}}), launched
 
 
 def _layers_of_ranks(model: CostModel, config: ParallelConfig) -> set[int]:
@@ -128,14 +127,12 @@ def _layers_of_ranks(model: CostModel, config: ParallelConfig) -> set[int]:
     return {sum(n for n, r in zip(chunks, ranks, strict=True) if r == rank) for rank in range(config.pp)}
 
 
-def _changes(
-    config: ParallelConfig, problem: Problem, stages: set[int]
-) -> Iterator[tuple[str, ParallelConfig]]:
-    """Single changes that could save memory, in words; `stages`: numbers of layers that pipeline ranks hold."""
+def _changes(config: ParallelConfig, problem: Problem, stages: set[int]) -> Changes:
+    """Single changes that could save memory; `stages`: numbers of layers that pipeline ranks hold."""
     yield from _recomputations(config, problem, stages)
     if config.micro_batch > 1:
         half = config.micro_batch // 2
-        yield f"micro-batch {half}", _with_batches(replace(config, micro_batch=half), problem)
+        yield finding("axes", micro_batch=half), _with_batches(replace(config, micro_batch=half), problem)
     for axis in ("tp", "pp", "cp"):
         if config.dp % 2 == 0:
             wider = replace(config, dp=config.dp // 2, **{axis: 2 * getattr(config, axis)})
@@ -143,37 +140,37 @@ def _changes(
                 wider = replace(wider, sp=1)
             if axis == "pp" and wider.recompute_layers:
                 wider = replace(wider, recompute_layers=-(-config.recompute_layers // 2))
-            yield f"{axis} {getattr(wider, axis)}", _with_batches(wider, problem)
+            yield finding("axes", **{axis: getattr(wider, axis)}), _with_batches(wider, problem)
     if problem.model.is_moe:
-        yield f"ep {2 * config.ep}", replace(config, ep=2 * config.ep)
+        yield finding("axes", ep=2 * config.ep), replace(config, ep=2 * config.ep)
     zeros = problem.stack.limits.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
     for zero in zeros:
         if zero > config.zero:
-            yield f"ZeRO stage {zero}", replace(config, zero=zero)
-    for bits, text in OFFLOADS:
+            yield finding("axes", zero=zero), replace(config, zero=zero)
+    for bits in OFFLOADS:
         if bits & ~config.offload:
             sharded = max(config.zero, int(bits & OFFLOAD_OPTIMIZER > 0))  # what hosts states is ZeRO
-            yield text, replace(config, offload=config.offload | bits, zero=sharded)
+            hosted = finding("host_memory", offload=offload_text(bits))
+            yield hosted, replace(config, offload=config.offload | bits, zero=sharded)
     if config.cuda_graph_impl:
         launched = replace(config, cuda_graph_impl=0, cuda_graph_modules=0)
-        yield "no CUDA graphs", launched
+        yield finding("axes", cuda_graphs="none"), launched
 
 
-def _recomputations(
-    config: ParallelConfig, problem: Problem, stages: set[int]
-) -> Iterator[tuple[str, ParallelConfig]]:
+def _recomputations(config: ParallelConfig, problem: Problem, stages: set[int]) -> Changes:
     """`stages`: numbers of layers that pipeline ranks hold."""
     deep, least, most = -(-problem.model.num_layers // config.pp), min(stages), max(stages)
-    held = str(most) if least == most else f"{least} to {most}"
     if config.recompute == Recompute.NONE and (modules := stack_modules(problem)):
         chosen = replace(config, recompute=int(Recompute.SELECTIVE), recompute_modules=modules)
-        yield "selective recomputation", chosen
+        yield finding("axes", recompute="selective"), chosen
     full = replace(config, recompute=int(Recompute.FULL), recompute_modules=0)
     if config.recompute_layers < deep:
-        yield f"recompute all {held} layers", replace(full, recompute_layers=deep)
+        every = finding("recompute_layers", layers=deep, all=True, least_held=least, most_held=most)
+        yield every, replace(full, recompute_layers=deep)
     half = config.vpp * max(1, deep // 2 // config.vpp)
     if config.recompute_layers < half < deep and problem.stack.limits.partial_full_recompute:
-        yield f"recompute {half} of {held} layers", replace(full, recompute_layers=half)
+        some = finding("recompute_layers", layers=half, all=False, least_held=least, most_held=most)
+        yield some, replace(full, recompute_layers=half)
 
 
 def _with_batches(config: ParallelConfig, problem: Problem) -> ParallelConfig:

@@ -44,12 +44,6 @@ GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "edp": ("expert", ("edp",)),
     "pp": ("dense", ("pp",)),
 }
-_NAMES: Final = {"dp_cp": "dp x cp", "edp": "expert dp"}
-
-
-def group_name(group: str) -> str:
-    """A group, or an axis, as every report calls it."""
-    return _NAMES.get(group, group)
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,17 @@ from planner.space.framework_rules import rules_for
 from planner.space.legality import changed_axes, explain_config, without_recomputation
 from planner.space.recomputations import Recomputations
 from planner.spec.config import ConfigTable, ParallelConfig, value_text
+from planner.spec.findings import Change, Effect, Finding, finding
 from planner.spec.job import Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule
-from planner.spec.verdict import MemoryRoom
+from planner.spec.verdict import MemoryRoom, MemoryVerdict
 
 NEAREST_BATCHES = 12
 MOST_SIZES = 16  # between the last doubling that fails and the first that fits
 MOST_HALVINGS = 6
-BLOCKING = "--assume checkpoint_writing=blocking"
+BLOCKING = Change(option="assume", value="checkpoint_writing=blocking")
 SHORTEST_SEQUENCE = 128  # tokens
 MUCH_MORE = 8  # times as large a common divisor of batch and devices
 WORTH_SAYING = 0.05  # of throughput
@@ -48,14 +49,14 @@ LARGE_RUN_TOKENS = 1024
 LARGEST_REPAIR = 200_000  # legal configurations near the named one that are costed at most
 
 
-def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[str]:
-    """Single changes of the request under which something is legal, as sentences; empty if none was found.
+def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[Finding]:
+    """Single changes of the request under which something is legal; empty if none was found.
 
     Where a rule asks nothing of a configuration, no other change can help: what it says is all.
     """
     whole = explain_config(ParallelConfig(), problem, [rule for rule in rules if not rule.needs])
     if whole:
-        return [f"{broken.reason}: {broken.hint}" for broken in whole]
+        return [finding("rule_of_the_job", reason=broken.reason, hint=broken.hint) for broken in whole]
     found = []
     for axis, pinned in restrict.items():
         others = {name: values for name, values in restrict.items() if name != axis}
@@ -69,28 +70,38 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
             near = sorted(
                 values.tolist(), key=lambda value: (abs(np.log2((value + 1) / (pinned[0] + 1))), value)
             )[:3]
-            *most, last = (value_text(axis, int(value)) for value in sorted(near)) if near else ("",)
-            choice = f"{', '.join(most)} or {last}" if most else last
+            texts = tuple(value_text(axis, int(value)) for value in sorted(near))
+            change = Change(option="set", value=f"{axis}={','.join(texts)}")
             asked = value_text(axis, pinned[0])
-            found.append(f"{axis}={choice} instead of {asked}" if near else f"leave {axis} free")
+            found.append(
+                finding("axis_values", change, axis=axis, values=texts, asked=asked) if near else _free(axis)
+            )
     batches = legal_batches(problem, rules, restrict)
     if batches:
-        found.append("a global batch of " + " or ".join(str(b) for b in batches) + " sequences")
+        change = Change(option="global_batch", value=tuple(batches))
+        found.append(finding("legal_batches", change, batches=tuple(batches)))
     return found
+
+
+def _free(axis: str, config: str | None = None, effect: Effect | None = None) -> Finding:
+    """An axis that nobody restricts."""
+    return finding("axis_free", Change(option="set"), effect, axis=axis, configuration=config)
 
 
 def fitting_changes(
     problem: Problem, restrict: Restriction, room: MemoryRoom, model_of: Callable[[Problem], CostModel],
-    larger: Sequence[int], on_devices: Callable[[int], Problem | None],
-) -> list[str]:  # fmt: skip
-    """Single changes of the request under which something fits, each found by a search, as sentences.
+    larger: Sequence[int], on_devices: Callable[[int], Problem | None], now: MemoryVerdict,
+) -> list[Finding]:  # fmt: skip
+    """Single changes of the request under which something surely fits, each found by a search.
 
     Tried: every pinned axis set free, checkpoints that training waits for, more devices, pipelines and what the stack
     can keep on the host (where no search takes them unasked), shorter sequences, 16-bit gradients and an optimizer with
     smaller states; of each the first that fits. `larger`: numbers of devices, rising; `on_devices`: the problem on so
-    many, with another batch where nobody named one, None where the cluster has no such part.
+    many, with another batch where nobody named one, None where the cluster has no such part. `now`: how the best fits
+    without any.
     """
     found, job = [], problem.job
+    fits = Effect(quantity="verdict", before=now, after=MemoryVerdict.FITS)
 
     def best_of(changed: Problem, pins: Restriction, most: float = room.sure) -> ParallelConfig | None:
         space = enumerate_configs(changed, rules_for(changed.stack), pins)
@@ -104,30 +115,37 @@ def fitting_changes(
     for axis in restrict:
         config = fastest(problem, {name: values for name, values in restrict.items() if name != axis})
         if config:
-            found.append(f"leave {axis} free ({config})")
+            found.append(_free(axis, config, fits))
 
     @cache
-    def on(devices: int) -> str:
+    def on(devices: int) -> tuple[str, int | None]:
+        """What fits on so many devices, and its batch where that is another."""
         changed = on_devices(devices)
         config = fastest(changed, restrict) if changed is not None else ""
-        if changed is None or not config or changed.job.global_batch == job.global_batch:
-            return config
-        return f"{config}, {changed.job.global_batch:,} sequences a step"
+        batch = None if changed is None else changed.job.global_batch
+        return config, None if batch == job.global_batch else batch
 
     if problem.cluster.host_memory is not None and job.checkpoint_staged:
         config = fastest(replace(problem, job=replace(job, checkpoint_staged=False)), restrict)
         if config:
-            found.append(f"no copy of a checkpoint on hosts, {BLOCKING} ({config})")
-    found += _more_devices(problem.cluster, larger, on)
+            found.append(finding("checkpoint_not_copied", BLOCKING, fits, configuration=config))
+    more = _more_devices(problem.cluster, larger, lambda devices: bool(on(devices)[0]))
+    if more is not None:
+        (fewest, step), (config, batch) = more, on(more[0])
+        change = Change(option="gpus", value=fewest)
+        values = {"devices": fewest, "step": step, "configuration": config, "batch": batch}
+        found.append(finding("more_devices", change, fits, **values))
     if "pp" not in restrict and not problem.stack.limits.pipelines_tried:
         config = fastest(problem, {**restrict, "pp": divisors(problem.cluster.num_devices)[1:]})
         if config:
-            found.append(f"a pipeline, by a program of your own: --set pp=... ({config})")
+            change = Change(option="set", value="pp=...")
+            found.append(finding("own_pipeline", change, fits, configuration=config))
     if "offload" not in restrict:
         for kind in filter(None, problem.stack.limits.offload):
             config = fastest(problem, {**restrict, "offload": (kind,)})
             if config:
-                found.append(f"--set offload={value_text('offload', kind)} ({config})")
+                change = Change(option="set", value=f"offload={value_text('offload', kind)}")
+                found.append(finding("offload", change, fits, configuration=config))
                 break
     for halvings in range(1, MOST_HALVINGS + 1):
         length = job.seq_len >> halvings
@@ -137,48 +155,58 @@ def fitting_changes(
         if best is not None:  # which may have room for more
             longest = longest_sequence(problem, best, room.sure, model_of)
             known = length <= longest < job.seq_len
-            lengths = job.with_length(longest if known else length).lengths()
-            bound = ", the longest that it holds, which need not be the longest of all" * known
-            found.append(f"sequences of {lengths} ({best.describe()}{bound})")
+            shorter = job.with_length(longest if known else length)
+            found.append(
+                finding(
+                    "shorter_sequences", Change(option="seq_len", value=shorter.seq_len), fits,
+                    configuration=best.describe(), longest=shorter.seq_len, mean=shorter.mean_length,
+                    packed=job.packed, holds_no_more=known,
+                )
+            )  # fmt: skip
             break
     narrow = _with_gradients_16(problem)
     if narrow is not None and (config := fastest(narrow, restrict)):
-        found.append(f"gradients in bf16, --stack {narrow.stack.name} ({config})")
+        change = Change(option="stack", value=narrow.stack.name)
+        found.append(finding("gradients_16", change, fits, configuration=config))
     for optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT):
         states = problem.stack.states
         if states.moment_bytes(optimizer) < states.moment_bytes(job.optimizer):
             config = fastest(replace(problem, job=replace(job, optimizer=optimizer)), restrict)
             if config:
-                found.append(f"the optimizer {optimizer} ({config})")
+                change = Change(option="optimizer", value=str(optimizer))
+                found.append(finding("optimizer", change, fits, configuration=config))
                 break
     bare = replace(room, limit=room.capacity)
     if bare.sure > room.sure:
         config = fastest(problem, restrict, bare.sure)
         if config:
-            found.append(f"no headroom ({config})")
+            found.append(
+                finding("no_headroom", Change(option="headroom", value=0), fits, configuration=config)
+            )
     return found
 
 
-def _more_devices(cluster: Cluster, larger: Sequence[int], fastest: Callable[[int], str]) -> list[str]:
-    """The fewest devices at which something fits, as a sentence; empty if none of those tried does.
+def _more_devices(
+    cluster: Cluster, larger: Sequence[int], on: Callable[[int], bool]
+) -> tuple[int, int | None] | None:
+    """The fewest devices at which something fits, and in which steps they were counted, where others lie between; None
+    if none of those tried does.
 
     The first of `larger` that fits, then every number of whole nodes below it, from the least that is not known to
-    fail; where there are more than `MOST_SIZES`, that least and multiples of several nodes. `fastest`: what fits, in
-    words.
+    fail; where there are more than `MOST_SIZES`, that least and multiples of several nodes. `on`: does anything fit?
     """
     fails, unit = cluster.num_devices, cluster.devices_per_node
     for fits in larger:
-        if fastest(fits):
+        if on(fits):
             break
         fails = fits
     else:
-        return []
+        return None
     fails = fails // unit * unit
     step = unit * -(-(fits - fails) // (unit * MOST_SIZES))
     multiples = range(fails // step * step + step, fits, step)
-    fewest = next((n for n in sorted({fails + unit, *multiples} - {fits}) if fastest(n)), fits)
-    apart = f", counted in steps of {step:,}" if step > unit and fewest > fails + unit else ""
-    return [f"{fewest:,} devices ({fastest(fewest)}){apart}"]
+    fewest = next((n for n in sorted({fails + unit, *multiples} - {fits}) if on(n)), fits)
+    return fewest, step if step > unit and fewest > fails + unit else None
 
 
 def _with_gradients_16(problem: Problem) -> Problem | None:
@@ -268,14 +296,15 @@ class BetterBatch:
 
     batch: int
     speedup: float
-    said: str
+    said: Finding
 
     @property
-    def note(self) -> str:
-        """What the head of an answer says of a batch that nobody asked for; empty where it is not much slower."""
+    def note(self) -> tuple[Finding, ...]:
+        """What the head of an answer says of a batch that nobody asked for; nothing where it is not much slower."""
         if self.speedup < MUCH_FASTER:
-            return ""
-        return f"batch assumed, not asked for: {self.batch:,} sequences train {self.speedup:.1f} times as many tokens/s"
+            return ()
+        change = Change(option="global_batch", value=self.batch)
+        return (finding("batch_assumed", change, batch=self.batch, speedup=self.speedup),)
 
 
 def better_batch_advice(
@@ -292,16 +321,16 @@ def better_batch_advice(
     gain = (batches[1] / then) / (batches[0] / now) - 1
     if gain < WORTH_SAYING:
         return None
-    what = f"a global batch of {batches[1]} sequences"
+    why: dict[str, float] = {}
     if batches[1] == doubled_batch(model.problem, best):
-        tp, domain = int(best["tp"][0]), model.problem.cluster.scale_up_domain
-        what += f" (of {batches[0]}, tp {tp} has to cross scale-up domains of {domain} devices)"
+        why = {"tp": int(best["tp"][0]), "domain": model.problem.cluster.scale_up_domain}
     elif batches[1] == large_run_batch(model.problem):
         job, devices = model.problem.job, model.problem.cluster.num_devices
         few, many = (batch * job.useful_length / devices for batch in batches)
-        what += f", {many:,.0f} tokens a device ({batches[0]} have {few:,.0f})"
-    else:
-        what += f", which more data-parallel degrees divide than {batches[0]}"
-    more = f"{gain:.0%} more" if gain < 1 else f"{gain + 1:.1f} times as many"
-    said = f"{what}: {more} tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step"
+        why = {"tokens_per_device": many, "asked_tokens_per_device": few}
+    said = finding(
+        "better_batch", Change(option="global_batch", value=batches[1]),
+        Effect(quantity="tokens_per_second_per_device", share=gain), configuration=found.best.row(0).describe(),
+        step_time=then, batch=batches[1], asked=batches[0], **why,
+    )  # fmt: skip
     return BetterBatch(batches[1], gain + 1, said)

@@ -17,10 +17,6 @@ from numpy.typing import NDArray
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import (
     DSA_KERNELS,
-    EXPERTS_OVERLAPPED,
-    FLOAT8_SWIGLU,
-    FUSED_EXPERTS,
-    GRADIENTS_16,
     SEPARATOR,
     OptionKind,
     options_for,
@@ -39,10 +35,13 @@ from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
 from planner.space.members import options_alone, unnamed_options
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.findings import Change as Changed
+from planner.spec.findings import Effect, Finding, finding
 from planner.spec.machine.device_kernels import require_recipe, with_device_kernels
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Dispatcher, SparseKernel
+from planner.spec.stack.kinds import SparseKernel
+from planner.spec.verdict import MemoryVerdict
 
 WORTH_SAYING: Final = 0.01  # of the step
 # Tokens above which plans of DeepSeek-V3.2 on 1,024 H100 are faster with TileLang's kernels and context parallelism
@@ -255,45 +254,41 @@ def _possible(problem: Problem, change: Change) -> bool:
     return True
 
 
-_WHAT: Final[Mapping[str, str]] = {
-    Dispatcher.DEEPEP: "tokens dispatched by deepep instead of NCCL's all-to-all",
-    Dispatcher.HYBRIDEP: "tokens dispatched by hybridep instead of NCCL's all-to-all",
-    EXPERTS_OVERLAPPED: "expert all-to-all hidden under another micro-batch's compute",
-    FUSED_EXPERTS: "experts fused with their GEMMs",
-    GRADIENTS_16: "gradients kept and reduced in bf16",
-    FLOAT8_SWIGLU: "inputs of SwiGLU kept in 8 bits",
-}
-_NOTES: Final[Mapping[str, str]] = {
-    GRADIENTS_16: " (a choice of numerics; performance recipes of Megatron-Bridge make it)"
-}
-
-
-def said_of(gains: Iterable[Gain], answer: Answer, named: str) -> tuple[str, ...]:
-    """Gains in sentences. `named`: the stack as the user named it, behind which the options of a change are written."""
+def findings_of(gains: Iterable[Gain], answer: Answer, named: str) -> tuple[Finding, ...]:
+    """Gains as findings. `named`: the stack as the user named it, behind which the options of a change are written."""
     known = {option.name: option for option in options_for(answer.problem.stack)}
-    sentences = []
+    found = []
     for gain in gains:
-        change = gain.change
-        what = " and ".join(
-            [
-                *([f"GEMMs in {change.precision}"] if change.precision else []),
-                *(_WHAT.get(name, f"{name} ({known[name].meaning})") for name in change.options),
-            ]
-        )
-        does = "make it fit" if gain.share is None else f"cut the step time by {gain.share:.0%}"
-        instead = "" if gain.first else f" ({gain.config.describe()})"
-        how = [f"--precision {change.precision}"] if change.precision else []
-        how += [f"--stack {SEPARATOR.join([named, *change.options])}"] if change.options else []
-        needs = [known[name].needs for name in change.options if known[name].needs]
-        note = f", if {' and '.join(needs)} is installed" if needs else ""
-        numerics = any(name in known and known[name].kind is OptionKind.NUMERICS for name in change.options)
-        if numerics or change.precision:
-            note += _NOTES.get(change.options[0] if change.options else "", " (a choice of numerics)")
-        sentences.append(f"{what} would {does}{instead}: {' '.join(how)}{note}")
-    return tuple(sentences)
+        options = [known[name] for name in gain.change.options]
+        precision = str(gain.change.precision) if gain.change.precision else None
+        numerics = any(option.kind is OptionKind.NUMERICS for option in options)
+        fits = Effect(quantity="verdict", after=MemoryVerdict.FITS)
+        found.append(
+            finding(
+                "untried_option", _asked(gain.change, named),
+                fits if gain.share is None else Effect(quantity="step_time", share=-gain.share),
+                precision=precision, options=gain.change.options,
+                meanings=tuple(option.meaning for option in options),
+                needs=tuple(option.needs for option in options if option.needs),
+                numerics=numerics or precision is not None,
+                configuration=None if gain.first else gain.config.describe(),
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
-def wide_scores(answer: Answer, named: str, gains: Collection[Gain]) -> tuple[str, ...]:
+def _asked(change: Change, named: str) -> Changed:
+    """How a change is asked for."""
+    stack = None
+    if change.options:
+        stack = Changed(option="stack", value=SEPARATOR.join([named, *change.options]))
+    if change.precision is None:
+        assert stack is not None, "one of the two"
+        return stack
+    return Changed(option="precision", value=str(change.precision), also=stack)
+
+
+def wide_scores(answer: Answer, named: str, gains: Collection[Gain]) -> tuple[Finding, ...]:
     """That TileLang's kernels may make another configuration faster than any of the answer: cuDNN's backend scores in
     fp32 where context parallelism divides sequences that are not packed. `gains`: what is said of the answer's own."""
     problem = answer.problem
@@ -305,8 +300,4 @@ def wide_scores(answer: Answer, named: str, gains: Collection[Gain]) -> tuple[st
         return ()
     if any(name in gain.change.options for gain in gains):
         return ()
-    return (
-        "with TileLang's kernels of sparse attention another configuration may be much faster: the others score in "
-        "fp32 where context parallelism divides sequences that are not packed: plan with --stack "
-        f"{named}{SEPARATOR}{name}, too",
-    )
+    return (finding("tilelang_kernels", Changed(option="stack", value=f"{named}{SEPARATOR}{name}")),)

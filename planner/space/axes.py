@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.space.recomputations import Recomputations, module_lists
 from planner.space.without import OpenedAxis, is_left_out
@@ -55,7 +56,7 @@ def check_restriction(restrict: Restriction) -> None:
     """Raise `InputError` where an axis is unknown or a value cannot be a degree."""
     for axis, values in restrict.items():
         if axis not in RESTRICTABLE:
-            raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
+            raise InputError(f"{option('set')} names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
         lowest, highest = degree_range(axis)
         for value in values:
             if not lowest <= value <= highest:

@@ -12,6 +12,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.space.axes import divisors
+from planner.spec.findings import Finding, finding
 from planner.units import format_count, parse_count
 
 DEFAULT_BATCH_TOKENS: Final = 4e6
@@ -25,7 +26,7 @@ LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit num
 
 def global_batch_of(
     text: str | None, seq_len: int, devices: int, shards: int = 1
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, tuple[Finding, ...]]:
     """Sequences per step: as given ("512", "512seq"), from tokens ("4Mtok"), or about 4M tokens rounded so that dp can
     divide it; and what was assumed.
 
@@ -44,14 +45,8 @@ def global_batch_of(
             raise InputError("the global batch must be a whole number of sequences", str(text))
         return int(sequences), ()
     batch, most = rounded_batch(sequences, (devices,), shards if text is None else 1)
-    what = "asked for as tokens"
-    if text is None:
-        what = (
-            "about 4M tokens"
-            if batch <= most
-            else "more than 4M tokens, which the named degrees do not divide"
-        )
-    return batch, (f"global batch {batch_words(batch, seq_len)} ({what}, rounded to a legal size)",)
+    basis = "tokens" if text is not None else "usual" if batch <= most else "degrees"
+    return batch, (finding("global_batch", batch=batch, seq_len=seq_len, basis=basis),)
 
 
 def in_tokens(text: str) -> bool:
@@ -62,7 +57,8 @@ def in_tokens(text: str) -> bool:
 def _number_of(text: str, seq_len: int) -> tuple[float, bool]:
     """The number of a batch, and whether it counts tokens; sequences where it says nothing and is a usual number of
     these."""
-    bare, example = text.strip(), "512 or 16Mtok"
+    bare = text.strip()
+    example = "512 or 16Mtok"
     if in_tokens(bare):
         return parse_count(bare[: -len(TOKENS)], "the global batch", example=example), True
     stated = bare.lower().endswith(SEQUENCES)
@@ -82,14 +78,6 @@ def _number_of(text: str, seq_len: int) -> tuple[float, bool]:
 
 def _count(number: float) -> str:
     return format_count(number).replace(" ", "")
-
-
-def batch_words(batch: int, seq_len: int) -> str:
-    """A batch and its tokens in words: below a million, all of them."""
-    tokens = batch * seq_len
-    size = f"{tokens / 1e6:.3g}M" if 1e6 <= tokens < 9.995e8 else _count(tokens)
-    said = f"{tokens:,}" if tokens < 1e6 else size
-    return f"{batch:,} sequence{'s' * (batch != 1)}, {said} token{'s' * (tokens != 1)}"
 
 
 def rounded_batch(sequences: float, sizes: Sequence[int], held: int = 1) -> tuple[int, int]:

@@ -102,10 +102,10 @@ def _domains(
     present = present_modules(problem)
     lists = module_lists(name for name in limits.recompute_modules if name in present)
     yield "recompute_modules", not set(axes.modules).issuperset(lists), _few_lists(axes.modules)
-    yield "etp", _other_shards(problem, axes, restrict), "divisors of tp"
+    yield "etp", _other_shards(problem, axes, restrict), "divisors_of_tp"
     full = int(Recompute.FULL) in restrict.get("recompute", ())
-    yield "recompute_layers", full and axes.partial, "all of them"
-    yield "chunks", has_other_chunks(problem, restrict), "as many as the stack's own split fills"
+    yield "recompute_layers", full and axes.partial, "all"
+    yield "chunks", has_other_chunks(problem, restrict), "filled_by_own_split"
 
 
 def _values(domain: Domain) -> set[int]:
@@ -117,7 +117,7 @@ def _in_words(axis: str, values: Iterable[int]) -> str:
 
 
 def _few_lists(tried: Sequence[int]) -> str:
-    return f"{len(tried)} lists of modules" if len(tried) > 1 else _in_words("recompute_modules", tried)
+    return f"{len(tried)}_lists" if len(tried) > 1 else _in_words("recompute_modules", tried)
 
 
 def _graphs(problem: Problem) -> list[tuple[int, ...]]:
@@ -175,4 +175,4 @@ def _of_the_stack(problem: Problem, restrict: Restriction) -> Iterator[Held]:
     if "schedule" not in restrict and set(SCHEDULE_LABELS) - set(limits.schedules):
         yield _kept("schedule", ",".join(limits.schedules), HeldBy.STACK)
     if {"recompute", "recompute_layers"}.isdisjoint(restrict):
-        yield _kept("recompute_layers", "as many on every pipeline rank", HeldBy.STACK)
+        yield _kept("recompute_layers", "as_many_on_every_rank", HeldBy.STACK)

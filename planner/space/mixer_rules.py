@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.spec.config import Mask
 from planner.spec.rule import Columns, Problem, Rule
 
@@ -77,12 +78,12 @@ INDEXER_RULES: Final[tuple[Rule, ...]] = (
         "indexer-kernels", (), _indexer_kernels,
         "the stack must have kernels of sparse attention, with which {model} gathers the keys of every query; "
         "{stack} has none",
-        "choose --stack megatron-2026", "Megatron-LM main of 2026-08, --dsa-kernel-backend",
+        f"choose {option('stack', 'megatron-2026')}", "Megatron-LM main of 2026-08, --dsa-kernel-backend",
         lambda p: {"model": p.model.name, "stack": p.stack.name},
     ),
     Rule(
         "indexer-lora", (), _indexer_trained,
-        "adapters beside sparse attention are not modelled; LoRA of rank {rank}", "plan without --lora-rank",
+        "adapters beside sparse attention are not modelled; LoRA of rank {rank}", f"plan without {option('lora_rank')}",
         "planner: no run of both is known", lambda p: {"rank": p.job.lora_rank},
     ),
 )  # fmt: skip

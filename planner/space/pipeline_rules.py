@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
 from planner.spec.config import FOLDED_SCHEDULES, SCHEDULE_LABELS, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
@@ -109,7 +110,7 @@ STAGE_RULES: Final[tuple[Rule, ...]] = (
         "an interleaved pipeline is looked at where its pp x vpp chunks can hold equally many of the {layers} layers, "
         "but for up to 4 fewer at its ends (single layers may then move between chunks); pp={pp} vpp={vpp}",
         "choose a vpp that divides the layers of a stage, since ranks wait at every change between unequal chunks, or "
-        "state the split: planner estimate --set layout=",
+        f"state the split: planner estimate {option('set', 'layout=')}",
         "arithmetic of the schedule (planner.schedule simulates it)", lambda p: {"layers": p.model.num_layers},
     ),
     Rule(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from planner.dialect import option
 from planner.errors import InputError, UnknownNameError
 from planner.space.axes import RESTRICTABLE, degree_range
 from planner.spec.config import (
@@ -27,6 +28,8 @@ from planner.spec.config import (
 
 _BETWEEN: Final = re.compile(r"[\s,]+(?=[A-Za-z][\w-]*\s*=)")
 _LONGEST: Final = 9  # digits of a degree
+# what an error shows of each option that takes settings of axes
+_EXAMPLES: Final = {"set": "pp=8,16", "why_not": "pp=8,tp=4", "run": "train.log:pp=8,tp=4"}
 _OTHER_NAMES: Final = {"mbs": "micro_batch", "cp_comm_type": "cp_kind"}
 _SWITCH: Final = {"0": 0, "1": 1, "no": 0, "yes": 1, "false": 0, "true": 1, "off": 0, "on": 1}
 
@@ -36,28 +39,26 @@ def separate(settings: Iterable[str]) -> list[str]:
     return [one for text in settings for one in _BETWEEN.split(text.strip())]
 
 
-def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[str, tuple[int, ...]]:
+def parse_restriction(settings: Iterable[str], of: str = "set") -> dict[str, tuple[int, ...]]:
     """The values that `--set axis=v[,v...]` leaves to each axis; a text may name several (`separate`).
 
-    `option`: the one that errors speak of.
+    `of`: the option that errors speak of.
 
     Raises `InputError`.
     """
-    example = {"--why-not": "--why-not pp=8,tp=4", "--run": "--run train.log:pp=8,tp=4"}.get(
-        option, "--set pp=8,16"
-    )
+    asked, example = option(of), option(of, _EXAMPLES[of])
     restrict: dict[str, tuple[int, ...]] = {}
     for setting in separate(settings):
         name, equals, values = setting.partition("=")
         name = name.strip().lower().replace("-", "_")
         axis = _OTHER_NAMES.get(name, name)
         if not equals or not values.strip():
-            raise InputError(f"{option} must look like axis=value", setting, f"write it like {example}")
+            raise InputError(f"{asked} must look like axis=value", setting, f"write it like {example}")
         if axis not in RESTRICTABLE:
-            raise UnknownNameError(f"axis of {option}", name, (*RESTRICTABLE, *_OTHER_NAMES))
+            raise UnknownNameError(f"axis of {asked}", name, (*RESTRICTABLE, *_OTHER_NAMES))
         if axis in restrict:
-            hint = f"write it like --set {name}=1,2" if option == "--set" else "name it once"
-            raise InputError(f"{name} of {option} must be given once", setting, hint)
+            hint = f"write it like {option('set', f'{name}=1,2')}" if of == "set" else "name it once"
+            raise InputError(f"{name} of {asked} must be given once", setting, hint)
         restrict[axis] = tuple(
             dict.fromkeys(_degree(axis, value.strip(), setting, example) for value in values.split(","))
         )
@@ -80,7 +81,11 @@ def split_layout(settings: Iterable[str]) -> tuple[str, list[str]]:
               for name, equals, text in (setting.partition("=") for setting in separate(settings))]  # fmt: skip
     layouts = [text for name, text, _ in stated if name == "layout"]
     if len(layouts) > 1 or not all(layouts):
-        raise InputError("--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3")
+        raise InputError(
+            f"layout of {option('set')} must be given once",
+            ", ".join(layouts),
+            f"write {option('set', 'layout=4,4,3')}",
+        )
     return "".join(layouts), [setting for name, _, setting in stated if name != "layout"]
 
 
@@ -106,7 +111,7 @@ def _code(axis: str, code: int) -> int:
     try:
         value_text(axis, code)
     except (IndexError, KeyError, ValueError):
-        raise InputError(f"{axis} of --set must be a name", str(code)) from None
+        raise InputError(f"{axis} of {option('set')} must be a name", str(code)) from None
     return code
 
 
@@ -137,7 +142,7 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
         return _schedule(value)
     if axis == "sp":
         if value.lower() not in _SWITCH:
-            raise InputError("sp must be 0 or 1", setting, "write it like --set sp=1")
+            raise InputError("sp must be 0 or 1", setting, f"write it like {option('set', 'sp=1')}")
         return _SWITCH[value.lower()]
     if value.isascii() and value.isdigit() and len(value) > _LONGEST:
         raise InputError(f"{axis} must have at most {_LONGEST} digits", setting)

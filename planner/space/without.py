@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from planner.catalog.stack_options import OPTIONS, SEPARATOR, OptionKind
+from planner.dialect import option
 from planner.errors import InputError, UnknownNameError
 
 ALL: Final = "all"
@@ -38,10 +39,10 @@ def names_left_out(given: Iterable[str]) -> tuple[str, ...]:
     for name in (part.strip().lower().lstrip(SEPARATOR) for text in given for part in text.split(",")):
         if name in others:
             why = "changes numerics" if others[name] is OptionKind.NUMERICS else "describes what one has"
-            must = "--without must name what a search turns on"
+            must = f"{option('without')} must name what a search turns on"
             raise InputError(must, f"{name}, which {why}", "leave it out: it is never taken unasked")
         if name not in known:
-            raise UnknownNameError("name after --without", name, known)
+            raise UnknownNameError(f"name after {option('without')}", name, known)
         found[name] = None
     return tuple(found)
 
@@ -56,4 +57,6 @@ def check_named(stack: str, without: Sequence[str]) -> None:
     for name in stack.lower().split(SEPARATOR)[1:]:
         if name in without:
             must = "an option must be named with the stack or left out, not both"
-            raise InputError(must, f"--stack {stack} --without {name}", "leave one of them out")
+            raise InputError(
+                must, f"{option('stack', stack)} {option('without', name)}", "leave one of them out"
+            )

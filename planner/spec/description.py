@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from planner.errors import FileInputError, InputError, UnsupportedError, field_given, field_must
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
+from planner.spec.findings import Finding, finding
 from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
 from planner.spec.mixers import StateSpace
 from planner.spec.model import ModelSpec
@@ -107,7 +108,7 @@ class ModelDescription(_Strict):
 
 
 def spec_from_description(
-    description: Mapping[str, Any], name: str, file: str = "", assumed: Sequence[str] = ()
+    description: Mapping[str, Any], name: str, file: str = "", assumed: Sequence[Finding] = ()
 ) -> ModelSpec:
     """The model that a description by hand stands for.
 
@@ -159,7 +160,7 @@ def _refuse_unsupported(fields: Mapping[str, Any], name: str) -> None:
 class _Builder:
     """Fills in what a description leaves out, and notes it."""
 
-    def __init__(self, d: ModelDescription, assumed: list[str]) -> None:
+    def __init__(self, d: ModelDescription, assumed: list[Finding]) -> None:
         self.d, self.assumed = d, assumed
         self.gated = self._default("gated_mlp", d.gated_mlp, True)
         self.like_gpt = not self.gated and d.hybrid_pattern is None
@@ -171,7 +172,7 @@ class _Builder:
     def _default(self, field: str, value: T | None, default: T) -> T:
         if value is not None:
             return value
-        self.assumed.append(f"{field} = {default}")
+        self.assumed.append(finding("default_field", field=field, value=str(default)))
         return default
 
     def build(self, name: str) -> ModelSpec:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.spec.config import FloatColumn
 from planner.spec.precision import RECIPES, Dtype, Precision
@@ -144,12 +145,14 @@ class Job:
             raise InputError(f"frozen-bits must be one of {known}", str(self.frozen_bits))
         if self.lora_rank is None and self.frozen_bits != 16:
             must = "frozen-bits needs frozen weights"
-            raise InputError(must, str(self.frozen_bits), "add --lora-rank 16, say")
+            raise InputError(must, str(self.frozen_bits), f"add {option('lora_rank', '16')}, say")
         if self.mean_length is not None and not 1 <= self.mean_length <= self.seq_len:
             must = f"the mean length must be from 1 to the longest, {self.seq_len}"
             raise InputError(must, f"{self.mean_length:g}", "seq-len is the longest sequence")
         if self.packed and self.mean_length is None:
-            raise InputError("packed sequences need a mean length", "none", "add --mean-len 512, say")
+            raise InputError(
+                "packed sequences need a mean length", "none", f"add {option('mean_len', '512')}, say"
+            )
         self._check_bf16_layers()
         factors = self.expert_imbalance
         for value in [factors] if isinstance(factors, float | int) else [value for _, value in factors]:
@@ -171,10 +174,10 @@ class Job:
             return
         if RECIPES[self.precision].gemm not in (Dtype.FP8, Dtype.FP4):
             must = "layers kept in bf16 need an 8- or 4-bit recipe for the others"
-            raise InputError(must, str(self.precision), "choose --precision fp8_cs, say")
+            raise InputError(must, str(self.precision), f"choose {option('precision', 'fp8_cs')}, say")
         if self.precision is Precision.FP8:  # Megatron-LM core/transformer/transformer_config.py
             must = "delayed scaling does not support first or last layers in bf16"
-            raise InputError(must, str(self.precision), "choose --precision fp8_cs, say")
+            raise InputError(must, str(self.precision), f"choose {option('precision', 'fp8_cs')}, say")
 
     def imbalance(self, ep: FloatColumn) -> FloatColumn:
         """Tokens of the busiest rank over the mean at each expert-parallel degree [1]; 1 where there is one rank."""

@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.errors import FileInputError, UnknownNameError, field_must, sort_of
+from planner.spec.findings import finding
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
 from planner.spec.load_json import unique_keys
@@ -185,8 +186,7 @@ def described_model(fields: dict[str, Any], name: str, source: str, with_mtp: bo
     else:
         spec = read_hf_config(fields, source, name, with_mtp)
     if with_mtp and not spec.mtp_layers:
-        none = "no multi-token prediction: planner knows no such modules of this model"
-        return replace(spec, assumed=(*spec.assumed, none))
+        return replace(spec, assumed=(*spec.assumed, finding("no_mtp_known")))
     return spec
 
 

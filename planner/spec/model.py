@@ -20,6 +20,7 @@ from planner.spec.dimensions import (
     require_not_negative,
     require_positive,
 )
+from planner.spec.findings import Finding
 from planner.spec.indexer import Indexer
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.mixers import DeltaNet, StateSpace
@@ -57,7 +58,7 @@ class ModelSpec:
     max_position: int = 0
     mtp_layers: int = 0
     source: str = ""
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     norm_weight: bool = True
     mtp_block: tuple[Layer, ...] = ()
     side_vocab: int = 0

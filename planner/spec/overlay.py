@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors
@@ -67,7 +68,9 @@ class Overlay(BaseModel):
         """The stack with this file's numbers in place of its own. Raises `InputError`."""
         if self.stack and self.stack != stack.name:
             must = f"the calibration {self.name} holds for the stack {self.stack}"
-            raise InputError(must, stack.name, f"use --stack {self.stack}, or calibrate {stack.name}")
+            raise InputError(
+                must, stack.name, f"use {option('stack', self.stack)}, or calibrate {stack.name}"
+            )
         for path, factor in self.multiply.items():
             stack = multiplied(stack, path, factor)
         for path, value in self.values.items():
@@ -85,7 +88,9 @@ class Overlay(BaseModel):
         """The cluster with its links as measured. Raises `InputError`."""
         if self.accelerator and self.accelerator != cluster.accelerator.name:
             must = f"the calibration {self.name} holds for {self.accelerator}"
-            raise InputError(must, cluster.accelerator.name, "leave --calibration out on other devices")
+            raise InputError(
+                must, cluster.accelerator.name, f"leave {option('calibration')} out on other devices"
+            )
         return replace(cluster, links=self.links.factors())
 
 

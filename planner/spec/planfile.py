@@ -14,12 +14,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from planner import __version__
 from planner.errors import InputError, NoConfigurationError
 from planner.spec.config import SCHEDULE_LABELS, Schedule
+from planner.spec.findings import Findings, Said
 from planner.spec.planned_config import PlannedConfig
-from planner.spec.subject import Record, Subject
-from planner.spec.terms import term_name
+from planner.spec.record import Record
+from planner.spec.subject import Subject
 from planner.spec.tried import Held, StackStanding, TurnedOn
 from planner.spec.verdict import MemoryRoom, MemoryVerdict
-from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 2
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
@@ -128,33 +128,9 @@ class Memory(Record):
         return 0.0 if self.host_limit is None else max(sum(self.host.values()) - self.host_limit, 0.0)
 
     @property
-    def host_lack(self) -> str:
-        """How far over its limit the host memory of a node is, and what takes it, in words; empty where it is not."""
-        if self.host_limit is None or not self.host_short:
-            return ""
-        short, limit = format_capacity(self.host_short), format_capacity(self.host_limit)
-        return f"host memory of a node {short} over its limit of {limit} ({self.host_parts})"
-
-    @property
-    def host_parts(self) -> str:
-        """What takes host memory, and how much, in words."""
-        return ", ".join(f"{term_name(name)} {format_capacity(size)}" for name, size in self.host.items())
-
-    @property
-    def where(self) -> str:
-        """The binding rank, of several, and its phase, in words."""
-        phase = term_name(self.phase)
-        if self.stages == 1:
-            return f"in the {phase} phase"
-        return f"on pipeline rank {self.stage} (of 0-{self.stages - 1}), {phase}"
-
-    @property
-    def lacking(self) -> str:
-        """Which limits it exceeds and by how much, in words."""
-        over, short = max(self.peak - self.limit, 0.0), self.host_short
-        said = [f"the limit by {format_capacity(over)} per device"] if over or not short else []
-        said += [f"host memory by {format_capacity(short)} per node ({self.host_parts})"] if short else []
-        return " and ".join(said)
+    def host_values(self) -> dict[str, float]:
+        """What takes host memory of a node, by the names that findings have for it [bytes]."""
+        return {f"host_{name.replace(' ', '_')}": size for name, size in self.host.items()}
 
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
@@ -234,7 +210,7 @@ class SplitFacts(Record):
     )
     bound: float = Field(ge=0, description="step time that no split of this configuration beats [s]")
     gap: float = Field(ge=0, le=1, description="(step time - bound) / step time; 0: proven best [1]")
-    note: str = Field("", description="what the framework could not be told, if that would be faster")
+    note: Findings = Field((), description="what the framework could not be told, if that would be faster")
     stated: bool = Field(False, description="given by the user, not solved: nothing is proven")
 
 
@@ -249,7 +225,7 @@ class Choice(Record):
     tokens_per_second_per_device: float = Field(gt=0, description="throughput [tokens/s/device]")
     flops_per_device: float = Field(gt=0, description="model FLOP/s under `mfu_convention` [FLOP/s/device]")
     mfu: float = Field(gt=0, description="`flops_per_device` over `peak_flops` [1]")
-    mfu_convention: str = Field(description="which FLOPs are counted")
+    mfu_convention: Said = Field(description="which FLOPs are counted")
     peak_flops: float = Field(gt=0, description="dense peak of the device in the job's format [FLOP/s]")
     time: dict[str, float] = Field(description="exposed part -> seconds of one step [s]")
     memory: Memory
@@ -257,7 +233,7 @@ class Choice(Record):
     layout: str = Field("", description="how layers are assigned to pipeline ranks, if not evenly")
     split: SplitFacts | None = Field(None, description="absent where the split was not solved")
     run: Run | None = None
-    why: tuple[str, ...] = Field((), description="sentences: what was decided by what")
+    why: tuple[Said, ...] = Field((), description="what was decided by what")
 
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
@@ -295,7 +271,7 @@ class Certificate(Record):
     bound of its step time, or was costed."""
 
     objective: Objective
-    compared: str = Field(description="what the candidates were compared by, in words")
+    compared: Findings = Field(description="what the candidates were compared by")
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     by_rule: int = Field(ge=0, description="removed because a rule forbids them [1]")
     by_memory: int = Field(ge=0, description="removed because they do not fit, by a bound or evaluated [1]")
@@ -375,7 +351,7 @@ class Confidence(Record):
 
     level: CalibrationLevel
     band: float = Field(ge=0, description="80 % of errors on runs never seen lie within +- this [1]")
-    explanation: str
+    explanation: Findings = Field(description="why")
 
 
 class Concern(StrEnum):
@@ -434,8 +410,8 @@ class Plan(Record):
     schema_version: Literal[2] = SCHEMA_VERSION
     planner_version: str = __version__
     verdict: Verdict
-    headline: str = Field(
-        description="the answer in a line, with a gap of its proof; a second line names the recommended configuration "
+    headline: Findings = Field(
+        description="the answer, with a gap of its proof; a second one names the recommended configuration "
         "where that is another"
     )
     asked: dict[str, Any] = Field(
@@ -450,7 +426,9 @@ class Plan(Record):
         None, description="the nearest legal (or fitting) configuration, evaluated"
     )
     nearest_config: PlannedConfig | None = Field(None, description="the same where it was not evaluated")
-    smallest_change: str = Field("", description="what would make it legal, make it fit, or make it faster")
+    smallest_change: Findings = Field(
+        (), description="what would make it legal, make it fit, or make it faster"
+    )
     search: Search
     pareto: tuple[ParetoPoint, ...] = Field(
         (), description="step time against memory: the front of all that fit, fastest first"
@@ -465,9 +443,9 @@ class Plan(Record):
         None, description="what that costs and brings; absent where it is the fastest"
     )
     nearest_run: NearestRun | None = Field(None, description="absent where no published run is near")
-    notes: tuple[str, ...] = Field((), description="what the head of the answer says of the question")
-    assumptions: tuple[str, ...] = ()
-    not_modelled: tuple[str, ...] = ()
+    notes: tuple[Said, ...] = Field((), description="what the head of the answer says of the question")
+    assumptions: tuple[Said, ...] = ()
+    not_modelled: tuple[Said, ...] = ()
     confidence: Confidence
     headroom: float = Field(ge=0, lt=1, description="share of the capacity kept back [1]")
 
@@ -487,10 +465,10 @@ class Plan(Record):
         return int(which)
 
     def __repr__(self) -> str:
-        return f"<Plan, {self.verdict}: {self.headline}>"
+        return f"<Plan, {self.verdict}: {self}>"
 
     def __str__(self) -> str:
-        return self.headline
+        return "\n".join(one.text for one in self.headline)
 
     def choice(self, index: int) -> Choice:
         """The `index`-th configuration, from 0. Raises `NoConfigurationError` where there is none, `InputError`."""
@@ -499,7 +477,7 @@ class Plan(Record):
                 "the plan must hold a configuration",
                 "planner explain PLAN.json says why it holds none",
             )
-            raise NoConfigurationError(must, self.headline, hint)
+            raise NoConfigurationError(must, str(self), hint)
         if not 0 <= index < len(self.choices):
             must = f"--choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
             raise InputError(must, str(index), "0 is the best one")

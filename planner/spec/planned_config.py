@@ -25,7 +25,7 @@ from planner.spec.config import (
     named_value,
     recomputed_modules,
 )
-from planner.spec.subject import Record
+from planner.spec.record import Record
 
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _NUMBERS: Final = (

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from planner.errors import InputError
+from planner.spec.findings import one_line
 from planner.spec.planfile import Choice, Plan
 
 Row = dict[str, Any]
@@ -48,7 +49,7 @@ def subject_row(plan: Plan) -> Row:
         "verdict": str(plan.verdict),
         "calibration_level": str(plan.confidence.level),
         "band": plan.confidence.band,
-        "reason": "" if plan.found else plan.smallest_change or plan.headline,
+        "reason": "" if plan.found else one_line(plan.smallest_change) or one_line(plan.headline),
     }
 
 

@@ -9,20 +9,15 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from planner.errors import UnknownNameError
 from planner.spec.job import AdapterTargets, Job, Optimizer, length_in_words
 from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
+from planner.spec.record import Record
 
 LARGEST: Final = 2**30  # of counts: columns of candidates hold 32-bit numbers
-
-
-class Record(BaseModel):
-    """A part of a plan file: unknown keys are refused, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelFacts(Record):

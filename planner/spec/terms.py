@@ -17,6 +17,18 @@ _TITLES: Final[Mapping[str, str]] = {
     "outside_allocator": "outside PyTorch allocator",
     "repeated_work": "recomputed work",
     "stops": "interruptions",
+    "allocated_by_pytorch": "allocated by PyTorch",
+    "reserved_by_pytorch": "reserved by PyTorch",
+    "in_pools_of_cuda_graphs": "in pools of CUDA graphs",
+    # groups of ranks
+    "dp_cp": "dp x cp",
+    "edp": "expert dp",
+    # what messages carry
+    "queries_keys_values": "queries, keys, values",
+    "keys_and_values_gradients": "keys and values, gradients",
+    "latent_keys_gradients": "latent keys, gradients",
+    "inputs_gathered_again": "inputs re-gathered in backward (overlapped)",
+    "gradients_across_hsdp_replicas": "gradients across HSDP replicas",
 }
 
 

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from planner.spec.subject import Record
+from planner.spec.findings import Findings
+from planner.spec.record import Record
 
 
 class HeldBy(StrEnum):
@@ -54,4 +55,4 @@ class StackStanding(Record):
     stack: str = Field("", description="with the options of its best configuration")
     configuration: str = Field("", description="its best, in one line; empty where there is none")
     step_time: float | None = Field(None, gt=0, description="of its best; absent where there is none [s]")
-    reason: str = Field("", description="why there is none")
+    reason: Findings = Field((), description="why there is none")

@@ -63,7 +63,7 @@ READ: tuple[tuple[Reader[Any], Any, tuple[Any, ...]], ...] = (  # reader, value,
 @pytest.mark.parametrize(("reader", "value", "given"), READ, ids=lambda one: str(one)[:30])
 def test_all_ways_of_saying_a_value_are_one(reader: Reader[Any], value: Any, given: tuple[Any, ...]) -> None:
     for one in (*given, value, reader.write(value)):
-        assert reader.read(one, "--it") == value, one
+        assert reader.read(one, "it") == value, one
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,6 @@ def test_all_ways_of_saying_a_value_are_one(reader: Reader[Any], value: Any, giv
 )  # fmt: skip
 def test_what_is_none_is_refused_in_words(reader: Reader[Any], given: object) -> None:
     with pytest.raises(PlannerError) as refused:
-        reader.read(given, "--it")
+        reader.read(given, "it")
     assert refused.value.exit_code == 2
     assert refused.value.must

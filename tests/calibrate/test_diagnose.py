@@ -16,6 +16,7 @@ from planner.calibrate.logs.arguments import marks_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.cli import app
+from planner.report.words.causes import cause_words
 from planner.units import GIB
 from tests.calibrate import logs
 from tests.calibrate.injected import cases, pairs
@@ -146,10 +147,10 @@ def test_out_of_memory_is_explained(tmp_path: Path) -> None:
     told = RUNNER.invoke(app, [*JOB, "--run", f"{tmp_path / 'oom.log'}:tp=8", "--json"])
     assert told.exit_code == 0, told.output
     facts = json.loads(told.stdout)
-    assert "as predicted" in facts["reasons"][0]
-    assert any("fragmentation" in reason for reason in facts["reasons"])
-    assert "expandable_segments" in facts["first_aid"]
-    assert facts["reported"]["allocated by PyTorch"] == 65 * GIB
+    assert "as predicted" in facts["reasons"][0]["text"]
+    assert any(reason["code"] == "fragmentation" for reason in facts["reasons"])
+    assert "expandable_segments" in facts["first_aid"]["text"]
+    assert facts["reported"]["allocated_by_pytorch"] == 65 * GIB
     shown = RUNNER.invoke(app, [*JOB, "--run", f"{tmp_path / 'oom.log'}:tp=8"])
     assert "Predicted" in shown.output
     assert "Reported" in shown.output
@@ -161,7 +162,7 @@ def test_fragmentation_and_a_move_that_fits(tmp_path: Path) -> None:
     facts = json.loads(
         RUNNER.invoke(app, [*job, "--run", f"{tmp_path / 'oom.log'}:tp=2,micro_batch=2", "--json"]).stdout
     )
-    assert facts["reasons"][0].startswith("fragmentation")
+    assert facts["reasons"][0]["code"] == "fragmentation"
     assert facts["cheapest_move"]["saved"] > 0
 
 
@@ -192,7 +193,7 @@ def test_the_tensor_that_was_asked_for_is_named(tmp_path: Path) -> None:
     (tmp_path / "oom.log").write_text(message)
     job = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192"]
     facts = json.loads(RUNNER.invoke(app, [*job, "--run", f"{tmp_path / 'oom.log'}:tp=1", "--json"]).stdout)
-    assert any("32-bit logits" in reason for reason in facts["reasons"])
+    assert any("32-bit logits" in reason["text"] for reason in facts["reasons"])
 
 
 def test_the_verb_reads_logs_of_two_runs(tmp_path: Path) -> None:
@@ -372,7 +373,8 @@ def test_a_near_tie_names_both() -> None:
     ):
         two = tuple(replace(f, probability=p) for f, p in zip(real[:2], shares, strict=True))
         text = " ".join(render(diagnosis_document(replace(found, findings=two), []), terminal()).split())
-        first, second = (f.cause.title for f in two if f.cause is not None)
+        chip = found.job.problem.cluster.accelerator.architecture
+        first, second = (cause_words(f.cause.name, chip).title for f in two if f.cause is not None)
         assert f"slower than predicted: {said} {first}" in text
         assert (f"; or {second}" in text) == ("either" in said)
 

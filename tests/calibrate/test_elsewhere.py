@@ -14,13 +14,13 @@ from planner.ask.request import Request
 from planner.calibrate.correction.estimate import Observation, calibrate
 from planner.calibrate.correction.parts import COMMON, NORMAL_80, prior_of
 from planner.calibrate.coverage import unmeasured_band
-from planner.calibrate.diagnosis.causes import CAUSES
-from planner.calibrate.diagnosis.causes_elsewhere import causes_on
+from planner.calibrate.diagnosis.causes import CAUSES, causes_on
 from planner.calibrate.diagnosis.diagnose import diagnose
 from planner.calibrate.diagnosis.hypotheses import Evidence
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.cli import app
+from planner.report.words.causes import cause_words
 from planner.spec.machine.architecture import Architecture
 
 OF_NVIDIA = re.compile(r"nvidia-smi|nccl-tests|cuda|torch\.|megatron|--overlap|--moe|NCCL_", re.IGNORECASE)
@@ -43,8 +43,8 @@ def test_architectures_have_the_causes_they_can_have() -> None:
         if architecture.is_nvidia:
             assert causes == CAUSES
     for cause in causes_on(Architecture.TPU):
-        assert not OF_NVIDIA.search(f"{cause.title} {cause.test} {cause.cure}"), cause.name
-    links = {cause.name: f"{cause.test} {cause.cure}" for cause in causes_on(Architecture.CDNA3)}
+        assert not OF_NVIDIA.search(" ".join(cause_words(cause.name, Architecture.TPU))), cause.name
+    links = {cause.name: " ".join(cause_words(cause.name, Architecture.CDNA3)) for cause in CAUSES}
     assert "rccl-tests" in links["fabric"]
     assert "rocm-smi" in links["nvlink"]
 

@@ -11,6 +11,7 @@ from planner.campaign.run import checkpoint_sizes, device_price, run_assumptions
 from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import InputError, UnknownNameError
+from planner.report.words import texts
 from planner.spec.assumptions import Assumptions
 from planner.spec.job import Job
 from planner.spec.load_model import load_model
@@ -154,7 +155,7 @@ def test_settings_are_echoed() -> None:
     assert changed.pue == 1.3
     assert changed.detection_time == 90.0
     assert changed.given == ("detection_time 90 s", "pue 1.3")
-    assert any("given: detection_time 90 s, pue 1.3" in line for line in run_assumptions(changed))
+    assert any("given: detection_time 90 s, pue 1.3" in line for line in texts(run_assumptions(changed)))
     assert changed.record("pue").source == "given by the user"
     assert not load_assumptions().given
 

@@ -20,6 +20,7 @@ from planner import cli
 from planner.catalog.load_stacks import DEFAULT_STACK
 from planner.space.axes import RESTRICTABLE
 from planner.spec.config import ParallelConfig
+from planner.spec.findings import Finding
 from planner.spec.job import Optimizer
 from planner.spec.load_plan import load_plan, save_plan
 from planner.spec.planfile import Plan, Verdict
@@ -81,7 +82,11 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def empty(example_plan: Plan, tmp_path: Path) -> Path:
     """The file of a plan in which nothing fits."""
-    none = {"verdict": Verdict.NOTHING_FITS, "choices": (), "headline": "none of 9 fits"}
+    none = {
+        "verdict": Verdict.NOTHING_FITS,
+        "choices": (),
+        "headline": (Finding(code="text", text="none of 9 fits"),),
+    }
     save_plan(example_plan.model_copy(update=none), tmp_path / "empty.json")
     return tmp_path / "empty.json"
 
@@ -191,7 +196,7 @@ def test_a_found_plan_exits_0_and_is_printed(
         "--precision", "fp8", "--optimizer", "muon", "--stack", "s",
     )  # fmt: skip
     assert (outcome.code, outcome.err) == (0, "")
-    assert example_plan.headline in outcome.out
+    assert str(example_plan) in outcome.out
     (request,) = requests
     assert (request.model, request.cluster, request.gpus, request.seq_len) == ("m", "c", 64, 4096)
     assert (request.global_batch, request.tokens, request.headroom) == ("16Mtok", 15.6e12, 0.1)

@@ -177,8 +177,10 @@ def test_a_plan_file_on_more_devices_keeps_its_batch(plan_file: Path) -> None:
     answer = json.loads(result.stdout)
     config = answer["choices"][0]["config"]
     assert (config["dp"], config["num_microbatches"]) == (2 * planned.dp, planned.num_microbatches // 2)
-    assert [text for text in answer["assumptions"] if "planned for 16 h100-sxm-80g" in text]
-    assert [text for text in answer["assumptions"] if f"dp: {2 * planned.dp} instead of {planned.dp}" in text]
+    assert [one for one in answer["assumptions"] if "planned for 16 h100-sxm-80g" in one["text"]]
+    assert [
+        one for one in answer["assumptions"] if f"dp: {2 * planned.dp} instead of {planned.dp}" in one["text"]
+    ]
 
 
 def test_tokens_of_a_plan_file_add_the_days(plan_file: Path) -> None:

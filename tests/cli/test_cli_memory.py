@@ -91,7 +91,7 @@ def test_what_still_fits_is_asked_of_the_split_that_is_shown() -> None:
     assert stated["peak"] > own["peak"]
     assert stated["longest_sequence"] < own["longest_sequence"]
     moved, kept = (
-        next(move for move in facts["moves"] if move["move"] == "optimizer states in CPU memory")
+        next(move for move in facts["moves"] if move["move"]["text"] == "optimizer states in CPU memory")
         for facts in (stated, own)
     )
     assert moved["saved"] > kept["saved"]

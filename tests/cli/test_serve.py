@@ -18,9 +18,10 @@ from planner.answer.plan import make_plan
 from planner.ask.request import Request
 from planner.catalog.load_overlay import save_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK
-from planner.cli.serve import FIELDS, answer, asked
+from planner.cli.serve import FIELDS, ON_PAGE, answer, asked
 from planner.errors import InputError, PlannerError
 from planner.report.facts import precise_time
+from planner.report.words import worded
 from planner.spec.overlay import Overlay
 from tests.browser import marks, opened
 
@@ -39,7 +40,7 @@ def test_the_question_in_an_address_is_the_verbs() -> None:
         set={"pp": (2,), "tp": (1,)},
     )
     assert asked(ASKED) == wanted
-    assert answer(ASKED).choices == make_plan(wanted).choices
+    assert answer(ASKED).choices == worded(make_plan(wanted), ON_PAGE).choices
 
 
 def test_a_calibration_holds_for_its_stack_and_device_alone(tmp_path: Path) -> None:

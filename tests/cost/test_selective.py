@@ -108,7 +108,7 @@ def test_gathers_of_the_stream_are_repeated_and_reductions_are_not() -> None:
         {
             e.kind: e.calls
             for e in exchanges(costs(subject), each, 0)
-            if e.axis == "tp" and e.what == "hidden states"
+            if e.axis == "tp" and e.what == "hidden_states"
         }
         for each in (config, operations)
     ]

@@ -10,6 +10,7 @@ import pytest
 from planner.answer.estimate import make_estimate
 from planner.ask.request import Request
 from planner.cost.shapes import shape_distance_of
+from planner.report.words import texts
 from planner.spec.config import ParallelConfig
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -38,6 +39,6 @@ def test_cut_ever_finer_the_shapes_leave_what_was_measured() -> None:
 
 def test_the_answer_says_it() -> None:
     plan = make_estimate(Request("llama-3.1-8b", "dgx-h100", gpus=8, set={"tp": (1,), "pp": (1,)}))
-    (line,) = (text for text in plan.choices[0].why if "nearest measured shape" in text)
+    (line,) = (text for text in texts(plan.choices[0].why) if "nearest measured shape" in text)
     # half of the work is a product of 28,672 outputs, 1.75 times the nearest measured 16,384
     assert float(re.search(r"are ([\d.]+)x from", line)[1]) == pytest.approx(1.75**0.6, rel=0.1)

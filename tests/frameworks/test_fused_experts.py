@@ -11,7 +11,8 @@ from planner.catalog.stack_options import FUSED_EXPERTS, idle_options
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.fused_experts import VARIABLE
-from planner.solve.unasked import Answer, option_gains, said_of
+from planner.report.words import texts
+from planner.solve.unasked import Answer, findings_of, option_gains
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
@@ -63,7 +64,7 @@ def test_experts_are_whole() -> None:
 @pytest.mark.parametrize(("model", "said"), [("llama-3.1-8b", "dense"), ("nemotron-3-nano-30b-a3b", "gated")])
 def test_models_of_which_it_changes_nothing(model: str, said: str) -> None:
     stack = on_blackwell().stack
-    (found,) = idle_options(stack, Precision.FP8_MX, load_model(model))
+    (found,) = texts(idle_options(stack, Precision.FP8_MX, load_model(model)))
     assert said in found
 
 
@@ -79,7 +80,7 @@ def test_what_it_would_save_is_said_where_it_is_not_asked_for() -> None:
 
     def said(subject: Problem) -> bool:
         answer = Answer(subject, ConfigTable.of([config]), inf, cost_model)
-        lines = said_of(option_gains(answer), answer, subject.stack.name)
+        lines = texts(findings_of(option_gains(answer), answer, subject.stack.name))
         return any("fused with their GEMMs" in line for line in lines)
 
     assert said(on_blackwell("megatron-2026", LARGE))

@@ -190,4 +190,4 @@ def test_links_are_as_busy_as_the_cost_has_them(group: int) -> None:
     time = model.problem.stack.communication.dp_time
     assert time * busy == pytest.approx(float(shards.scatter[0] + shards.gather[0]), rel=0.01)
     sent = {message.what for message in exchanges(model, config, 0) if message.axis == "dp"}
-    assert ("gradients across HSDP replicas" in sent) == (group > 0)
+    assert ("gradients_across_hsdp_replicas" in sent) == (group > 0)

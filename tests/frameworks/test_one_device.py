@@ -63,7 +63,7 @@ def test_a_plan_that_offloads_can_be_launched(tmp_path: Path) -> None:
     plan, launch = str(tmp_path / "plan.json"), str(tmp_path / "launch")
     asked = ["llama-3.1-8b", "1x8 rtx4090 100G-ib", "--stack", "deepspeed-2025", "--global-batch", "64"]
     found = answered("plan", *asked, "--set", "offload=none,optimizer", "-o", plan)
-    assert not any("launched without" in line for line in found["assumptions"])  # type: ignore[attr-defined]
+    assert not any("launched without" in line["text"] for line in found["assumptions"])  # type: ignore[attr-defined]
     assert CliRunner().invoke(app, ["export", plan, "--to", "deepspeed", "-o", launch]).exit_code == 0
 
 

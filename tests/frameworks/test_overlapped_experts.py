@@ -11,7 +11,8 @@ import pytest
 from planner.ask.request import cost_model
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
 from planner.frameworks import framework
-from planner.solve.unasked import Answer, option_gains, said_of
+from planner.report.words import texts
+from planner.solve.unasked import Answer, findings_of, option_gains
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
@@ -67,7 +68,7 @@ def test_what_megatron_refuses_is_illegal() -> None:
 
 def _said(subject: Problem, configs: Sequence[ParallelConfig], limit: float) -> tuple[str, ...]:
     answer = Answer(subject, ConfigTable.of(configs), limit, cost_model)
-    return said_of(option_gains(answer), answer, subject.stack.name)
+    return texts(findings_of(option_gains(answer), answer, subject.stack.name))
 
 
 def test_what_it_would_save_is_said_of_any_listed_configuration() -> None:

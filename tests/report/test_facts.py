@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from planner.dialect import in_words
 from planner.report import facts, proof
 from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.planfile import Choice, Plan, Run, StageMemory
@@ -183,7 +184,7 @@ def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice])
     assert (figures["energy"].value, figures["energy"].note[:9]) == ("1 GWh", "400 t CO2")
     unpriced = run.model_copy(update={"cost": None, "price_per_device_hour": None})
     figures = {f.label: f for f in facts.key_figures(choice.model_copy(update={"run": unpriced}), "GPU")}
-    assert "--assume" in figures["cost"].note
+    assert "--assume" in in_words(figures["cost"].note)
 
 
 def test_long_times_of_a_column_have_the_unit_of_the_longest() -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from planner.dialect import in_words
 from planner.report import facts, proof
+from planner.spec.findings import Finding
 from planner.spec.planfile import CalibrationLevel, Certificate, Ending, Memory, Objective, Plan
 from planner.spec.verdict import MemoryVerdict
 
@@ -39,12 +41,14 @@ def certificate(**changes: Any) -> Certificate:
     ],
 )  # fmt: skip
 def test_what_is_proven(changes: dict[str, Any], said: str) -> None:
-    assert proof.proof_sentence(certificate(**changes)).startswith(said)
+    assert in_words(proof.proof_sentence(certificate(**changes))).startswith(said)
 
 
 @pytest.mark.parametrize("level", CalibrationLevel)
 def test_every_level_is_explained(example_plan: Plan, level: CalibrationLevel) -> None:
-    trust = example_plan.confidence.model_copy(update={"level": level, "explanation": "so"})
+    trust = example_plan.confidence.model_copy(
+        update={"level": level, "explanation": (Finding(code="text", text="so"),)}
+    )
     said = proof.confidence_sentence(example_plan.model_copy(update={"confidence": trust}))
     head, _, rest = said.partition(f" ({level}: ")
     assert head == "80% interval: +-10 %"
@@ -86,7 +90,7 @@ def test_memory(changes: dict[str, Any], said: str) -> None:
         peak=75 * GIB, stage=0, stages=4, phase="backward", limit=76 * GIB, verdict=MemoryVerdict.FITS, logged=0.0,
         terms={"weights": 75 * GIB},
     )  # fmt: skip
-    assert facts.memory_sentence(held.model_copy(update=changes)).startswith(said)
+    assert in_words(facts.memory_sentence(held.model_copy(update=changes))).startswith(said)
 
 
 def test_an_interval_says_a_shared_unit_once() -> None:

@@ -12,7 +12,9 @@ from rich.console import Console
 from planner.answer.headline import recommended
 from planner.answer.recommend import Pick
 from planner.report.text import plan_document, readable, render
+from planner.report.words import text_of, texts
 from planner.spec.config import AXES, ParallelConfig
+from planner.spec.findings import Finding
 from planner.spec.planfile import BrokenRule, Choice, NearestRun, Plan, Trade, Verdict
 from planner.spec.planned_config import PlannedConfig
 from planner.spec.verdict import MemoryVerdict
@@ -25,7 +27,7 @@ def drawn(plan: Plan, width: int = 80) -> str:
 def test_a_found_plan_tells_everything(example_plan: Plan) -> None:
     text = drawn(example_plan, 160)
     for words in (
-        example_plan.headline,
+        text_of(example_plan.headline[0]),
         "5.000 s",
         "410 tokens/s/GPU",
         "53.8 days",
@@ -63,7 +65,7 @@ def recommending(example_plan: Plan) -> Plan:
 def test_what_is_recommended_is_said_at_the_head_and_marked(recommending: Plan) -> None:
     text = drawn(recommending, 160)
     first, second, *_ = text.splitlines()
-    assert [first, second] == recommending.headline.split("\n")
+    assert [first, second] == list(texts(recommending.headline))
     assert second.startswith("recommended: #2 ")
     assert re.search(r"(?m)^ +\*2 ", text)
     assert "* recommended" in text
@@ -90,7 +92,7 @@ def test_a_page_says_the_same(recommending: Plan) -> None:
     page = plan_page(recommending)
     sections = {section.name: section for section in page.sections}
     head = sections["answer"].blocks[0]
-    assert head.lines == (recommending.headline.split("\n")[1],)
+    assert head.lines == (text_of(recommending.headline[1]),)
     (table,) = (block for block in sections["top"].blocks if block.kind == "table")
     assert [row[-1] for row in table.rows] == ["fits", "fits, recommended"]
     assert sections["published"].blocks[1].figures[0].value == "205 tokens/s/GPU"
@@ -142,7 +144,7 @@ def test_nothing_fits_says_what_would_help(example_plan: Plan, choice_of: Callab
             "verdict": Verdict.NOTHING_FITS,
             "choices": (),
             "nearest": choice_of(ParallelConfig(tp=8), verdict=MemoryVerdict.DOES_NOT_FIT),
-            "smallest_change": "twice the GPUs",
+            "smallest_change": (Finding(code="text", text="twice the GPUs"),),
         }
     )
     text = drawn(plan)

@@ -8,6 +8,7 @@ import pytest
 
 from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
+from planner.report.words import text_of
 from planner.solve.alternatives import (
     Alternative,
     Weigher,
@@ -25,6 +26,7 @@ from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, Schedule
+from planner.spec.findings import finding
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -36,7 +38,7 @@ def weighed(subject: Problem, limit: float) -> tuple[Weigher, Alternative]:
     model = costs(subject)
     weigher = Weigher(model, simulator_of(model), all_rules_for(subject.stack.framework), limit)
     found = search(model, enumerate_configs(subject, rules_for(subject.stack)), limit, 1)
-    (planned,) = weigher.weigh([("planned", found.best.row(0))])
+    (planned,) = weigher.weigh([(finding("planned"), found.best.row(0))])
     return weigher, planned
 
 
@@ -61,7 +63,7 @@ def test_walls_are_faster_and_stopped(of: str, request: pytest.FixtureRequest) -
         assert a.step_time < planned.step_time
         assert a.broken == explain_config(a.config, weigher.problem, weigher.rules)
         assert a.broken or a.memory > weigher.limit
-        assert a.text == difference(planned.config, a.config)
+        assert a.change == difference(planned.config, a.config)
 
 
 def test_a_larger_limit_takes_the_memory_wall_away(dense: tuple[Weigher, Alternative]) -> None:
@@ -94,7 +96,7 @@ def test_changes_do_the_same_job_and_are_costed_as_ever(of: str, request: pytest
 def test_longer_sequences_are_costed_with_their_own_job(dense: tuple[Weigher, Alternative]) -> None:
     weigher, planned = dense
     found = what_if(weigher, planned, lambda p: CostModel(p, weigher.model.kernels, weigher.model.links))
-    by_text = {a.text: a for a in found}
+    by_text = {text_of(a.change): a for a in found}
     seq_len = weigher.problem.job.seq_len
     longer = by_text[f"sequences of {2 * seq_len:,}"]
     asked = replace(weigher.problem, job=replace(weigher.problem.job, seq_len=2 * seq_len))
@@ -109,7 +111,7 @@ def test_lengths_that_differ_are_named_by_their_longest(dense: tuple[Weigher, Al
     job = replace(weigher.problem.job, mean_length=100.0)
     mixed = replace(weigher, model=costs(replace(weigher.problem, job=job)))
     found = what_if(mixed, planned, lambda p: CostModel(p, weigher.model.kernels, weigher.model.links))
-    assert f"sequences of at most {2 * job.seq_len:,} (100 on average)" in {a.text for a in found}
+    assert f"sequences of at most {2 * job.seq_len:,} (100 on average)" in {text_of(a.change) for a in found}
 
 
 def test_why_not(dense: tuple[Weigher, Alternative]) -> None:
@@ -146,15 +148,19 @@ def test_a_schedule_without_an_order_is_not_simulated() -> None:
     space = enumerate_configs(subject, RULES)
     refused = set()
     for config in (interleaved, pairs):
-        (planned,) = weigher.weigh([("planned", config)])
+        (planned,) = weigher.weigh([(finding("planned"), config)])
         assert planned.step_time is not None
         assert not planned.broken
         assert all(a.step_time is not None for a in walls(weigher, planned, space))
         for a in what_if(weigher, planned, lambda p: CostModel(p, model.kernels, model.links)):
-            assert a.step_time is not None or a.broken, a.text
+            assert a.step_time is not None or a.broken, text_of(a.change)
             refused |= {b.rule for b in a.broken if a.step_time is None}
     assert {"schedule-chunks", "schedule-microbatches"} <= refused
     assert "interleaving-remainder" not in refused  # chunks follow the micro-batches
+
+
+def named(config: ParallelConfig, subject: Problem) -> dict[str, ParallelConfig]:
+    return {text_of(change): changed for change, changed in changes(config, subject)}
 
 
 def test_chunks_follow_a_change_of_stages() -> None:
@@ -164,18 +170,18 @@ def test_chunks_follow_a_change_of_stages() -> None:
     assert dealt_chunks(subject, 4, 8) == (1, 2, 4)
     assert dealt_chunks(subject, 8, 16) == (1, 2)
     assert dealt_chunks(subject, 4, 3) == (1,)
-    found = dict(changes(config, subject))
+    found = named(config, subject)
     twice = found["pp 8, dp 4, vpp 2"]
     assert (twice.vpp, twice.schedule) == (2, Schedule.INTERLEAVED)
     full = replace(config, vpp=1, schedule=0, recompute=int(Recompute.FULL), recompute_layers=3)
-    assert dict(changes(full, subject))["vpp 2, 4 layers recomputed"].recompute_layers == 4  # 2 of each chunk
+    assert named(full, subject)["vpp 2, 4 layers recomputed"].recompute_layers == 4  # 2 of each chunk
     assert "vpp 2" in found
     assert "vpp 3" not in found  # would be refused
     none = completed(replace(config, dp=8, micro_batch=8), subject, config)  # one micro-batch
     assert (none.vpp, none.schedule) == (1, Schedule.ONE_F_ONE_B)
     model = costs(subject)
     weigher = Weigher(model, simulator_of(model), all_rules_for(subject.stack.framework), 80 * GIB)
-    (planned,) = weigher.weigh([("planned", config)])
+    (planned,) = weigher.weigh([(finding("planned"), config)])
     answer = why_not(weigher, planned, {"pp": (8,), "vpp": (4,)}, rules_for(subject.stack))
     assert answer.as_planned.config.vpp == 4  # named chunks stay
 
@@ -185,37 +191,38 @@ def test_shard_groups_go_where_they_cannot_be() -> None:
     config = ParallelConfig(dp=16, micro_batch=1, num_microbatches=4, zero=1, hsdp=4)
     assert completed(replace(config, tp=2, dp=8), subject, config).hsdp == 4
     assert completed(replace(config, tp=8, dp=2), subject, config).hsdp == 0
-    stages = {
-        changed.zero: changed.hsdp for name, changed in changes(config, subject) if name.startswith("ZeRO")
-    }
+    found = named(config, subject).items()
+    stages = {changed.zero: changed.hsdp for name, changed in found if name.startswith("ZeRO")}
     assert stages == {0: 0, 2: 0}
-    assert {changed.hsdp for name, changed in changes(config, subject) if name.startswith("micro-batch")} == {
-        4
-    }
+    assert {changed.hsdp for name, changed in found if name.startswith("micro-batch")} == {4}
 
 
 def test_all_layers_are_no_number_of_them() -> None:
     """9 layers on 4 stages, which hold 2, 3, 3 and 1."""
     subject = problem(dense_model(9), "1x8 h100", global_batch=64)
-    found = dict(
-        changes(ParallelConfig(pp=4, dp=2, num_microbatches=32, recompute_layers=2, recompute=2), subject)
-    )
+    config = ParallelConfig(pp=4, dp=2, num_microbatches=32, recompute_layers=2, recompute=2)
+    found = named(config, subject)
     assert found["recompute all layers"].recompute_layers == 3
     assert found["recompute 1 layer"].recompute_layers == 1
 
 
 def test_difference_names_what_changed() -> None:
     config = ParallelConfig(tp=2, dp=4, sp=1, micro_batch=2)
-    assert difference(config, config) == "the same degrees"
+    assert text_of(difference(config, config)) == "the same degrees"
     other = replace(config, tp=4, dp=2, sp=0, recompute=2, recompute_layers=3)
-    assert difference(config, other) == "tp 4, dp 2, no sp, 3 layers recomputed"
-    assert difference(config, replace(config, recompute=2, recompute_layers=1)) == "1 layer recomputed"
+    assert text_of(difference(config, other)) == "tp 4, dp 2, no sp, 3 layers recomputed"
+    assert (
+        text_of(difference(config, replace(config, recompute=2, recompute_layers=1))) == "1 layer recomputed"
+    )
     assert replace(config, recompute=2, recompute_layers=1).describe().endswith("recompute:1 layer")
     on_host = replace(config, offload=1)
-    assert difference(config, on_host) == "optimizer in CPU memory"
-    assert difference(on_host, config) == "nothing in CPU memory"
+    assert text_of(difference(config, on_host)) == "optimizer in CPU memory"
+    assert text_of(difference(on_host, config)) == "nothing in CPU memory"
     graphs = replace(config, cuda_graph_impl=int(CudaGraphs.LOCAL), cuda_graph_modules=1)
-    assert difference(config, graphs) == "CUDA graphs local+attn"
+    assert text_of(difference(config, graphs)) == "CUDA graphs local+attn"
     deep = replace(config, pp=2, dp=2)
-    assert difference(config, replace(deep, vpp=2, schedule=int(Schedule.INTERLEAVED))) == "pp 2, dp 2, vpp 2"
-    assert difference(deep, replace(deep, schedule=int(Schedule.GPIPE))) == "gpipe"
+    assert (
+        text_of(difference(config, replace(deep, vpp=2, schedule=int(Schedule.INTERLEAVED))))
+        == "pp 2, dp 2, vpp 2"
+    )
+    assert text_of(difference(deep, replace(deep, schedule=int(Schedule.GPIPE)))) == "gpipe"

@@ -8,6 +8,7 @@ import pytest
 
 from planner.cost.host_memory import host_need
 from planner.cost.model import CostModel
+from planner.report.words import text_of
 from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves, sequence_step
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
@@ -27,7 +28,7 @@ def test_a_move_saves_what_the_cost_model_says() -> None:
     model = costs(SUBJECT)
     moves = memory_moves(model, CONFIG, RULES, 80 * 2.0**30)
     assert {"recompute all 3 to 5 layers", "micro-batch 2", "optimizer states in CPU memory"} <= {
-        m.text for m in moves
+        text_of(m.change) for m in moves
     }
     for move in moves:
         if move.config != CONFIG:  # but the allocator's setting
@@ -84,7 +85,7 @@ def test_no_move_is_one_that_the_framework_refuses(stack: str) -> None:
     moves = memory_moves(costs(subject), config, rules, 80 * 2.0**30)
     assert moves
     for move in moves:
-        assert move.config == config or not explain_config(move.config, subject, rules), move.text
+        assert move.config == config or not explain_config(move.config, subject, rules), text_of(move.change)
 
 
 def test_moves_of_a_planned_split_are_measured_from_it() -> None:
@@ -103,7 +104,9 @@ def test_segments_that_grow_save_what_the_stack_wastes() -> None:
     subject = problem(dense_model(8), "1x8 h100", global_batch=64, stack="nanotron-2024")
     config, model = ParallelConfig(tp=2, dp=4, zero=1, micro_batch=8, num_microbatches=2), costs(subject)
     limit = used(model, config) - 1
-    (move,) = (m for m in memory_moves(model, config, RULES, limit) if "expandable_segments" in m.text)
+    (move,) = (
+        m for m in memory_moves(model, config, RULES, limit) if "expandable_segments" in text_of(m.change)
+    )
     overhead = subject.stack.overhead
     tight = replace(
         subject,
@@ -114,13 +117,17 @@ def test_segments_that_grow_save_what_the_stack_wastes() -> None:
     assert move.saved == pytest.approx(used(model, config) - used(costs(tight), config))
     assert move.saved > 0
     assert move.fits
-    assert not any("expandable" in m.text for m in memory_moves(costs(tight), config, RULES, limit))
+    assert not any(
+        "expandable" in text_of(m.change) for m in memory_moves(costs(tight), config, RULES, limit)
+    )
 
 
 def test_what_the_hosts_have_no_room_for_does_not_fit() -> None:
     roomy, config = costs(SUBJECT), replace(CONFIG, micro_batch=16, num_microbatches=1)
     move = next(
-        m for m in memory_moves(roomy, config, RULES, 80e9) if m.text.startswith("optimizer states in")
+        m
+        for m in memory_moves(roomy, config, RULES, 80e9)
+        if text_of(m.change).startswith("optimizer states in")
     )
     need = float(host_need(roomy, move.config).total[0])
     for room, fits in ((need * 1.01, move.fits), (need * 0.99, False)):
@@ -147,8 +154,8 @@ def test_layers_to_recompute_are_those_that_stages_hold(
     config = ParallelConfig(pp=2, vpp=vpp, dp=4, zero=1, num_microbatches=16, schedule=int(vpp > 1))
     dealt = costs(subject).with_split(chunks)
     moves = memory_moves(costs(subject), config, RULES, 80e9, dealt)
-    assert texts <= {move.text for move in moves}
-    every = next(move for move in moves if move.text.startswith("recompute all"))
+    assert texts <= {text_of(move.change) for move in moves}
+    every = next(move for move in moves if text_of(move.change).startswith("recompute all"))
     detail = dealt.evaluate(ConfigTable.of([every.config]), keep_terms=True).detail
     assert detail is not None
     (layer,) = (

@@ -17,6 +17,7 @@ from planner.catalog.load_campaign import load_assumptions
 from planner.cost.host_memory import on_host
 from planner.cost.simulated import evaluate_exactly
 from planner.report.proof import cautions
+from planner.report.words import text_of
 from planner.solve.pareto import NEAR_MOST_ROOM
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
@@ -106,7 +107,7 @@ def test_the_cheapest_says_what_ends_sooner() -> None:
     assert best.gpus < fastest.gpus
     assert (
         f"{fastest.gpus} devices in {fastest.days:,.1f} days for {fastest.cost / best.cost - 1:.0%} more"
-        in said
+        in text_of(said)
     )
     assert said in plan_with_size(request).smallest_change
     assert sooner(points, fastest, Objective.COST) == ()

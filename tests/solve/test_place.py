@@ -137,9 +137,9 @@ def test_pipeline_sends_nothing_past_its_ends() -> None:
         stage: [(e.what, e.calls) for e in placed(subject, config, stage).by_axis["pp"].exchanges]
         for stage in (0, 1, 3)
     }
-    assert calls[1] == [("hidden states", 16.0), ("their gradients", 16.0)]
-    assert calls[0] == [("hidden states", 16.0), ("their gradients", 8.0)]
-    assert calls[3] == [("hidden states", 8.0), ("their gradients", 16.0)]
+    assert calls[1] == [("hidden_states", 16.0), ("their_gradients", 16.0)]
+    assert calls[0] == [("hidden_states", 16.0), ("their_gradients", 8.0)]
+    assert calls[3] == [("hidden_states", 8.0), ("their_gradients", 16.0)]
 
 
 def test_experts_fold_over_the_same_ranks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.report.words import texts
 from planner.solve.relax import _more_devices, legal_changes
 from planner.space.framework_rules import rules_for
 from planner.space.restriction import parse_restriction
@@ -22,20 +23,18 @@ from tests.problems import problem
 )
 def test_values_are_named_as_they_are_set(asked: str, said: str) -> None:
     subject = problem(stack=load_stack("megatron-2025"))
-    assert said in legal_changes(subject, rules_for(subject.stack), parse_restriction([asked]))
+    assert said in texts(legal_changes(subject, rules_for(subject.stack), parse_restriction([asked])))
 
 
 def test_sizes_between_are_round_and_begin_with_the_next_node() -> None:
     """From 184 to 368 GPUs lie 22 nodes between, more than are all tried: the next one, then multiples of 16."""
     tried: list[int] = []
 
-    def fastest(devices: int) -> str:
+    def fits(devices: int) -> bool:
         tried.append(devices)
-        return "tp8" if devices in (208, 224, 368) else ""
+        return devices in (208, 224, 368)
 
-    said = _more_devices(load_cluster("dgx-h100", 184), [368], fastest)
-    assert said == ["208 devices (tp8), counted in steps of 16"]
+    said = _more_devices(load_cluster("dgx-h100", 184), [368], fits)
+    assert said == (208, 16)
     assert list(dict.fromkeys(tried)) == [368, 192, 208]
-    assert _more_devices(load_cluster("dgx-h100", 200), [400], lambda n: "tp8" if n > 200 else "") == [
-        "208 devices (tp8)"
-    ]
+    assert _more_devices(load_cluster("dgx-h100", 200), [400], lambda n: n > 200) == (208, None)

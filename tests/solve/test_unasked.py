@@ -7,15 +7,16 @@ import pytest
 
 from planner.ask.request import Request, cost_model, resolve
 from planner.cost.simulated import evaluate_exactly
+from planner.report.words import texts
 from planner.solve.unasked import (
     WORTH_SAYING,
     Answer,
     Change,
     degrees_of,
+    findings_of,
     numeric_changes,
     numeric_gains,
     option_gains,
-    said_of,
 )
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
@@ -80,7 +81,7 @@ def test_each_gain_is_that_of_the_problem_with_it_and_the_best_go_together() -> 
 
 def test_the_sentences_say_how_to_ask() -> None:
     asked = answer(posed())
-    first, *_, last = said_of(numeric_gains(asked), asked, "megatron-2026")
+    first, *_, last = texts(findings_of(numeric_gains(asked), asked, "megatron-2026"))
     assert first.startswith("GEMMs in fp8 would cut the step time by ")
     assert first.endswith(": --precision fp8 (a choice of numerics)")
     assert "--precision fp8 --stack megatron-2026+" in last
@@ -97,7 +98,7 @@ def test_a_change_may_make_it_fit() -> None:
     gain = tight.gain(narrow)
     assert gain is not None
     assert gain.share is None
-    (line,) = said_of([gain], tight, "megatron-2026")
+    (line,) = texts(findings_of([gain], tight, "megatron-2026"))
     assert "would make it fit: --stack megatron-2026+grad-reduce-in-bf16" in line
     assert answer(problem, limit=less / 2).gain(narrow) is None
 

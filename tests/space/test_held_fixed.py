@@ -11,6 +11,7 @@ import pytest
 from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.ask.request import Request, resolve
+from planner.report.words import text_of
 from planner.space.axes import Axes, divisors, modules_tried
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
@@ -126,7 +127,7 @@ def test_nothing_is_called_illegal_that_a_layout_makes_legal() -> None:
     asked = Request("llama-3.2-1b", "1x8 h100 400G-ib", seq_len=4096, global_batch="256", set=pins)
     plan = make_plan(replace(asked, seek_batch=False, front=False))
     assert plan.verdict is Verdict.NOTHING_LEGAL
-    assert "under the stack's own split" in plan.headline
+    assert "under the stack's own split" in text_of(plan.headline[0])
     layout = "2,1,1,1,1,1,1,1,1,1,1,4"
     told = make_estimate(
         replace(asked, set={**pins, "tp": 2, "dp": 1, "schedule": "interleaved", "layout": layout})

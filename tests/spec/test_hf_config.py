@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, PlannerError, UnsupportedError
+from planner.report.words import texts
 from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.hf import MTP_READERS, READERS, known_model_types, read_hf_config, reader
 from planner.spec.hf.refused import REFUSED
@@ -118,7 +119,7 @@ class TestPatterns:
     def test_text_towers(self, outer: str, inner: str) -> None:
         spec = read_hf_config({"model_type": outer, "text_config": DENSE}, "config.json", "m")
         assert spec.family == inner
-        assert any("vision" in note for note in spec.assumed)
+        assert any("vision" in note for note in texts(spec.assumed))
         assert spec.layers == read(inner).layers
 
     @pytest.mark.parametrize(("outer", "inner"), [("qwen2_5_vl", "qwen2"), ("qwen3_vl", "qwen3")])
@@ -197,7 +198,7 @@ class TestPatterns:
         around = {} if outside is None else {"tie_word_embeddings": outside}
         spec = read_hf_config({"model_type": outer, "text_config": text, **around}, "config.json", "m")
         assert spec.tied_embeddings == tied
-        said = any("weights may tell" in note for note in spec.assumed)
+        said = any("weights may tell" in note for note in texts(spec.assumed))
         assert said == (outer == "mistral3" and inside is outside is None)
 
     @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ class TestPatterns:
         llava = {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064}  # LLaVA 1.5 7B
         spec = read_hf_config({"model_type": "llava", "text_config": llava}, "config.json", "m")
         assert model_parameters(spec).total == 6_738_415_616 + 2 * 64 * 4096  # Llama 2 7B and rows for images
-        assert any("hidden_size = 4096" in note for note in spec.assumed)
+        assert any("hidden_size = 4096" in note for note in texts(spec.assumed))
         for section in ({}, {"model_type": "other"}, {"vocab_size": 32064}):
             with pytest.raises(PlannerError):
                 read_hf_config({"model_type": "llava", "text_config": section}, "config.json", "m")
@@ -276,8 +277,8 @@ class TestDefaults:
     def test_what_is_left_out_is_noted(self) -> None:
         spec = read("llama")
         assert spec.layers[0].attention.kv_heads == 8
-        assert any(note.startswith("num_key_value_heads = 8") for note in spec.assumed)
-        assert not any("hidden_size" in note for note in spec.assumed)
+        assert any(note.startswith("num_key_value_heads = 8") for note in texts(spec.assumed))
+        assert not any("hidden_size" in note for note in texts(spec.assumed))
 
     def test_null_is_not_the_default(self) -> None:
         assert read("mixtral").layers[0].attention.kv_heads == 8
@@ -375,15 +376,15 @@ class TestRefusals:
         assert "nearest" not in caught.value.hint  # a name spelled alike is another architecture
 
     def test_a_field_read_twice_is_assumed_once(self) -> None:
-        assumed = read(
-            "qwen3_moe", **EXPERTS, num_key_value_heads=8, mlp_only_layers=[0]
-        ).assumed  # dense and expert layers share hidden_act
+        assumed = texts(
+            read("qwen3_moe", **EXPERTS, num_key_value_heads=8, mlp_only_layers=[0]).assumed
+        )  # dense and expert layers share hidden_act
         assert len(assumed) == len(set(assumed))
         assert any("hidden_act" in line for line in assumed)
 
     def test_a_quantised_configuration_says_that_training_is_not(self) -> None:
-        assert not any("quantization" in line for line in read("llama").assumed)
-        said = read("llama", quantization_config={"quant_method": "awq", "bits": 4}).assumed
+        assert not any("quantization" in line for line in texts(read("llama").assumed))
+        said = texts(read("llama", quantization_config={"quant_method": "awq", "bits": 4}).assumed)
         assert any("quantization_config = ignored" in line for line in said)
 
     @pytest.mark.parametrize(
@@ -399,7 +400,7 @@ class TestRefusals:
     def test_adapters_beside_a_quantised_configuration(
         self, quantisation: dict[str, Any], bits: int | None
     ) -> None:
-        said = " ".join(read("llama", quantization_config=quantisation).assumed)
+        said = " ".join(texts(read("llama", quantization_config=quantisation).assumed))
         assert (f"with --lora-rank, --frozen-bits {bits} holds them as the config does" in said) == bool(bits)
         assert ("--frozen-bits" in said) == bool(bits)
 
@@ -438,7 +439,7 @@ def test_any_field_values_give_a_model_or_an_error_of_ours(model_type: str, chan
     with contextlib.suppress(PlannerError):
         spec = read_hf_config({"model_type": model_type, **base, "text_config": base}, "config.json", "m")
         assert spec.num_layers >= 1
-        assert json.dumps(spec.assumed)
+        assert json.dumps(texts(spec.assumed))
 
 
 @pytest.mark.parametrize(

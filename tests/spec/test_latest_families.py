@@ -9,6 +9,7 @@ import pytest
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnsupportedError
+from planner.report.words import texts
 from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.hf import read_hf_config
 from planner.spec.layer import Activation
@@ -204,7 +205,7 @@ def test_internvl_names_its_text_model_otherwise() -> None:
 
 def test_a_classifier_is_planned_as_a_language_model() -> None:
     small = {**LIKE_LLAMA, "model_type": "llama", "intermediate_size": 64, "vocab_size": 99}
-    said = read({**small, "architectures": ["LlamaForSequenceClassification"]}).assumed
+    said = texts(read({**small, "architectures": ["LlamaForSequenceClassification"]}).assumed)
     assert any(line.startswith("architectures = ") for line in said)
 
 

@@ -13,6 +13,7 @@ from planner.cost.flops import attention_flops, gemm_flops, layer_gemms
 from planner.cost.memory.activations import LayerShape, layer_activations
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, InputError, UnsupportedError
+from planner.report.words import texts
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.attention import Attention, AttentionKind, QkNorm
@@ -211,7 +212,7 @@ def test_heads_too_wide_for_a_flash_kernel() -> None:
     one = with_device_kernels(deepspeed, model, chip, Precision.BF16).kernels  # a program has one for all
     assert {one.attention_of(a) for a in model.attentions} == {AttentionKernel.MEMORY_EFFICIENT}
     for stack in (megatron, deepspeed):
-        (said,) = missing_kernels(stack, model, chip, Precision.BF16)
+        (said,) = texts(missing_kernels(stack, model, chip, Precision.BF16))
         assert "512" in said
 
 

@@ -10,8 +10,10 @@ import pytest
 from benchmarks.published_data import published
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnsupportedError
+from planner.report.words import texts
 from planner.spec.attention import AttentionKind
 from planner.spec.description import spec_from_description
+from planner.spec.findings import Finding
 from planner.spec.load_model import load_model
 
 BASE = {"layers": 4, "hidden": 64, "heads": 4, "vocab": 100, "ffn": 96}
@@ -21,8 +23,8 @@ MLA = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_nope": 16, "qk_rope": 8, "v":
 
 def test_what_is_not_stated_is_said_to_be_assumed() -> None:
     spec = spec_from_description(BASE, "small")
-    assert "kv_heads = 4" in spec.assumed
-    assert "gated_mlp = True" in spec.assumed
+    assert "kv_heads = 4" in texts(spec.assumed)
+    assert "gated_mlp = True" in texts(spec.assumed)
     assert spec.layers[0].attention.head_dim == 16
 
 
@@ -99,8 +101,8 @@ def test_hybrids_and_undescribed_models_are_unsupported(change: dict[str, Any]) 
 
 
 def test_what_others_already_assumed_comes_first() -> None:
-    spec = spec_from_description(BASE, "m", assumed=("colour = 1 ignored",))
-    assert spec.assumed[0] == "colour = 1 ignored"
+    spec = spec_from_description(BASE, "m", assumed=(Finding(code="text", text="colour = 1 ignored"),))
+    assert texts(spec.assumed)[0] == "colour = 1 ignored"
     assert len(spec.assumed) > 1
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnknownNameError, UnsupportedError
+from planner.report.words import texts
 from planner.spec.load_model import catalog_index, catalog_models, load_model, resolve_catalog_name
 
 LLAMA = {
@@ -87,8 +88,8 @@ def test_mtp_is_counted_only_when_asked() -> None:
     assert load_model("deepseek-v3").mtp_layers == 0
     assert load_model("deepseek-v3", with_mtp=True).mtp_layers == 1
     assert load_model("deepseek-v3").mtp_layers == 0
-    assert not any("multi-token" in line for line in load_model("deepseek-v3", with_mtp=True).assumed)
-    said = load_model("llama-3.1-8b", with_mtp=True).assumed  # asked for in vain
+    assert not any("multi-token" in line for line in texts(load_model("deepseek-v3", with_mtp=True).assumed))
+    said = texts(load_model("llama-3.1-8b", with_mtp=True).assumed)  # asked for in vain
     assert any(line.startswith("no multi-token prediction") for line in said)
 
 

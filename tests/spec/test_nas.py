@@ -8,6 +8,7 @@ import pytest
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnsupportedError
+from planner.report.words import texts
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
@@ -45,7 +46,7 @@ def test_layers_are_what_their_blocks_say() -> None:
         0,
     ]  # 896 and 170, rounded up
     assert (second.attention, third.mlp) == (None, None)
-    assert "layers that compute nothing = 1 (not counted among the layers)" in model.assumed
+    assert "layers that compute nothing = 1 (not counted among the layers)" in texts(model.assumed)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from planner.ask.request import Request
 from planner.catalog.load_overlay import load_overlay, save_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, InputError
+from planner.report.words import texts
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.overlay import LinkSection, Overlay
 
@@ -59,7 +60,7 @@ def test_level_and_band_reach_the_answer(tmp_path: Path) -> None:
     save_overlay(overlay(band=0.05), tmp_path / "c.yaml")
     plan = make_estimate(replace(REQUEST, calibration=str(tmp_path / "c.yaml")))
     assert (plan.confidence.level, plan.confidence.band) == ("L3", 0.05)
-    assert "one run" in plan.confidence.explanation
+    assert "one run" in " ".join(texts(plan.confidence.explanation))
 
 
 def test_round_trip(tmp_path: Path) -> None:

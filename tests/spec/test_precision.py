@@ -11,6 +11,7 @@ from planner.answer.estimate import make_estimate
 from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack
 from planner.errors import UnsupportedError
+from planner.report.words import texts
 from planner.spec.load_model import load_model
 from planner.spec.machine.device_kernels import missing_kernels, require_recipe
 from planner.spec.machine.load_cluster import load_accelerator
@@ -91,7 +92,7 @@ def test_a_peak_that_the_catalog_lacks_is_not_said_to_be_the_devices() -> None:
 def test_blocks_are_not_advised_away_to_mxfp8_where_it_is_refused() -> None:
     stack, model, blocks = load_stack("megatron-2026"), load_model("llama-3.1-8b"), Precision.FP8_BLOCKWISE
     for chip, advised in (("b200", True), ("rtx-pro-6000", False)):
-        (said,) = missing_kernels(stack, model, load_accelerator(chip), blocks)
+        (said,) = texts(missing_kernels(stack, model, load_accelerator(chip), blocks))
         assert ("prefers fp8_mx" in said) is advised
 
 

@@ -38,6 +38,15 @@ def test_configurations_are_those_of_the_codes(name: str) -> None:
         assert point.config.parallel() == described(old["config"]).in_usual_words()
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_sentences_are_kept(name: str) -> None:
+    document, plan = raw(name), load_plan(DATA / name)
+    assert [one.text for one in plan.headline] == [document["headline"]]
+    assert [one.text for one in plan.assumptions] == document["assumptions"]
+    for old, new in zip(document["choices"], plan.choices, strict=True):
+        assert [one.text for one in new.why] == old["why"]
+
+
 def test_every_kind_of_code_is_read() -> None:
     taken = [load_plan(DATA / name).choices[0].config for name in FILES]
     assert taken[0].recompute.modules == ("layernorm",)

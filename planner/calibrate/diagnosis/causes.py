@@ -1,18 +1,21 @@
-"""What could make a step slower than predicted? Each cause as a changed problem, with what betrays and what cures it.
+"""What could make a step slower than predicted? Each cause as a changed problem, with what betrays it.
 
 A cause is tried at a few severities; its prediction is the cost model's own for the changed problem, or a stretch of
-the step where the model has no such term. Left out: which cause it is (`diagnose.py`).
+the step where the model has no such term. Left out: which cause it is (`diagnose.py`), and what it
+is called, how it is looked for and what cures it (`planner.report.words.causes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.predict import predicted_cost
 from planner.spec.config import Recompute
+from planner.spec.machine.architecture import Architecture
 from planner.spec.overlay import multiplied
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -29,15 +32,11 @@ class Cause:
     thread on Mixtral of benchmarks/RESULTS.md comes out, which is no test of them. `severities`: what is tried, in the
     cause's own unit; `change`: the run under it, None where it cannot be; `stretch`: factor on the step where nothing
     else changes; `reported`: factor on the FLOP rate or MFU that a log reports; `marks`, `against`: words of the log
-    that speak for it, and against; `words`: of a severity; `test`, `cure`: the next measurement, and what to change."""
+    that speak for it, and against."""
 
     name: str
-    title: str
     prior: float
     severities: tuple[float, ...]
-    words: str
-    test: str
-    cure: str
     change: Changed = lambda seen, severity: seen
     stretch: bool = False
     reported: bool = False
@@ -142,68 +141,91 @@ def _moe(seen: Observation) -> bool:
 
 _FULL: Final = 0.9  # of the device: above it the allocator may have to start over
 
-CAUSES: Final = (
-    Cause("peak", "the reported MFU is counted against another peak or with other FLOPs", 1.0,
-          (0.5, 0.75, 4 / 3), "reported {:.2g}x of what the step time says",
-          "divide model FLOPs (planner model) by step time, devices and the dense peak: is that the figure reported?",
-          "nothing is slow: sparse peaks (1,979 TFLOP/s of an H100) are twice the dense ones; compare tokens/s",
-          reported=True),
-    Cause("fabric", "the fabric reaches a part of its rate", 1.0, (0.5, 0.25, 0.1, 0.05, 0.025),
-          "at {:.0%} of its bandwidth",
-          "all_reduce_perf of nccl-tests on the same nodes; NCCL_DEBUG=INFO must say NET/IB or the fabric's plugin, "
-          "not NET/Socket",
-          "make NCCL use RDMA on all cards (NCCL_IB_HCA, plugin of the cloud, GPUDirect, one card per GPU)",
-          lambda seen, share: _links(seen, fabric_bandwidth=share),
-          marks=("net/socket", "using network socket"), against=("using network ib", "net/ib"),
-          needs=_several_nodes),
-    Cause("network", "messages between nodes wait (a pathological network)", 0.4, (30.0, 300.0, 3000.0),
-          "{:.0f}x the latency", "sendrecv_perf of nccl-tests between nodes at small sizes",
-          "check routing, congestion control and firmware; try NCCL_ALGO and NCCL_PROTO",
-          lambda seen, times: _links(seen, fabric_latency=times),
-          needs=_several_nodes),
-    Cause("nvlink", "links inside the node reach a part of their rate", 0.3, (0.5, 0.2, 0.06),
-          "at {:.0%} of their bandwidth", "nvidia-smi topo -m, and all_reduce_perf -g 8 on one node",
-          "enable peer access: NCCL_P2P_DISABLE unset, ACS off, fabric manager running",
-          lambda seen, share: _links(seen, scale_up_bandwidth=share),
-          marks=("p2p is disabled", "nccl_p2p_disable=1"),
-          needs=lambda seen: seen.problem.cluster.num_devices > 1),
-    Cause("overlap", "communication does not overlap with compute", 0.8, (1.0,), "none is hidden",
-          "a profile of one step: do collectives run beside kernels?",
-          "--overlap-grad-reduce --overlap-param-gather, CUDA_DEVICE_MAX_CONNECTIONS as the framework says, prefetch",
-          _no_overlap, marks=("overlap_grad_reduce=false",), against=("overlap_grad_reduce=true",),
-          needs=lambda seen: seen.problem.cluster.num_devices > 1),
-    Cause("host", "CPU-bound: kernel launches are too slow", 0.8, (1.5, 3.0, 6.0, 12.0),
-          "{:.2g}x the usual launch time",
-          "launch cost of planner probe; a profile: gaps between kernels, one core at 100 %",
-          "larger micro-batches, CUDA graphs, torch.compile, manual garbage collection, performance governor",
-          _host_bound),
-    Cause("recompute", "full recomputation is on", 0.8, (1.0,), "every layer runs its forward twice",
-          "the launcher's arguments; peak memory far below the prediction",
-          "recompute less: planner estimate --memory shows what fits", _recompute,
-          marks=("recompute_granularity=full",), against=("recompute_granularity=none",)),
-    Cause("dispatcher", "tokens reach experts the slow way (dispatcher or expert kernels)", 2.2, (1.5, 2.0, 3.0, 6.0),
-          "{:.2g}x the dispatch time", "the launcher's arguments: --moe-token-dispatcher-type, --moe-grouped-gemm",
-          "--moe-token-dispatcher-type alltoall (or DeepEP), --moe-grouped-gemm, expert over tensor parallelism",
-          _dispatcher, marks=("moe_token_dispatcher_type=allgather", "moe_grouped_gemm=false"),
-          against=("moe_grouped_gemm=true",), needs=_moe),
-    Cause("imbalance", "experts get unequal numbers of tokens", 2.0, (1.5, 2.0, 3.0),
-          "the busiest rank has {:.1f}x the mean", "log tokens per expert; try a forced balance",
-          "auxiliary loss or bias balancing, capacity factor; replicas of hot experts", _imbalance, needs=_moe),
-    Cause("attention", "attention does not run as a fused kernel", 0.2, (1.0,), "unfused",
-          "attention forward and backward of planner probe; NVTE_FLASH_ATTN, attn_implementation",
-          "flash or cuDNN attention; check head width, mask and dtype", _slow_attention,
-          marks=("use_flash_attn=false",)),
-    Cause("precision", "GEMMs run in fp32", 0.2, (1.0,), "outside the tensor cores",
-          "the launcher's arguments: is --bf16 there? (the log says which dtype parameters have)",
-          "--bf16 (or autocast); torch.backends.cuda.matmul.allow_tf32 for fp32", _full_precision,
-          marks=("using torch.float32 for parameters", "bf16=false")),
-    Cause("padding", "part of the tokens is padding", 0.2, (1.2, 1.5, 2.0), "{:.1f} tokens computed per useful one",
-          "count useful tokens of some batches", "pack sequences; sort by length", stretch=True),
-    Cause("stragglers", "some nodes are slow, or steps wait for data", 0.2, (1.1, 1.25, 1.5),
-          "every step waits {:.2f}x", "per-rank timers (--timing-log-level 2); the spread of step times",
-          "drop the slow node (clocks, thermals, ECC), more loader workers", stretch=True, marks=("straggler",)),
-    Cause("thrash", "the allocator runs out of room and starts over", 0.3, (1.2, 1.6, 2.5),
-          "steps take {:.1f}x", "torch.cuda.memory_stats: num_alloc_retries; reserved close to the capacity",
-          "expandable_segments:True; a smaller micro-batch or more recomputation", stretch=True,
-          marks=("alloc_retries", "cache flushes", "flushing"), needs=_nearly_full),
-)  # fmt: skip
+CAUSES: Final[tuple[Cause, ...]] = (
+    Cause("peak", 1.0, (0.5, 0.75, 4 / 3), reported=True),
+    Cause(
+        "fabric",
+        1.0,
+        (0.5, 0.25, 0.1, 0.05, 0.025),
+        lambda seen, share: _links(seen, fabric_bandwidth=share),
+        marks=("net/socket", "using network socket"),
+        against=("using network ib", "net/ib"),
+        needs=_several_nodes,
+    ),
+    Cause(
+        "network",
+        0.4,
+        (30.0, 300.0, 3000.0),
+        lambda seen, times: _links(seen, fabric_latency=times),
+        needs=_several_nodes,
+    ),
+    Cause(
+        "nvlink",
+        0.3,
+        (0.5, 0.2, 0.06),
+        lambda seen, share: _links(seen, scale_up_bandwidth=share),
+        marks=("p2p is disabled", "nccl_p2p_disable=1"),
+        needs=lambda seen: seen.problem.cluster.num_devices > 1,
+    ),
+    Cause(
+        "overlap",
+        0.8,
+        (1.0,),
+        _no_overlap,
+        marks=("overlap_grad_reduce=false",),
+        against=("overlap_grad_reduce=true",),
+        needs=lambda seen: seen.problem.cluster.num_devices > 1,
+    ),
+    Cause("host", 0.8, (1.5, 3.0, 6.0, 12.0), _host_bound),
+    Cause(
+        "recompute",
+        0.8,
+        (1.0,),
+        _recompute,
+        marks=("recompute_granularity=full",),
+        against=("recompute_granularity=none",),
+    ),
+    Cause(
+        "dispatcher",
+        2.2,
+        (1.5, 2.0, 3.0, 6.0),
+        _dispatcher,
+        marks=("moe_token_dispatcher_type=allgather", "moe_grouped_gemm=false"),
+        against=("moe_grouped_gemm=true",),
+        needs=_moe,
+    ),
+    Cause("imbalance", 2.0, (1.5, 2.0, 3.0), _imbalance, needs=_moe),
+    Cause("attention", 0.2, (1.0,), _slow_attention, marks=("use_flash_attn=false",)),
+    Cause(
+        "precision", 0.2, (1.0,), _full_precision, marks=("using torch.float32 for parameters", "bf16=false")
+    ),
+    Cause("padding", 0.2, (1.2, 1.5, 2.0), stretch=True),
+    Cause("stragglers", 0.2, (1.1, 1.25, 1.5), stretch=True, marks=("straggler",)),
+    Cause(
+        "thrash",
+        0.3,
+        (1.2, 1.6, 2.5),
+        stretch=True,
+        marks=("alloc_retries", "cache flushes", "flushing"),
+        needs=_nearly_full,
+    ),
+)
+# XLA lays out a program's memory before it runs, and its host launches no kernels
+_NOT_COMPILED: Final = ("host", "thrash")
+_BETWEEN: Final = ("fabric", "network")
+
+
+def _several_domains(seen: Observation) -> bool:
+    return len(seen.problem.cluster.tiers) > 1
+
+
+@lru_cache(maxsize=len(Architecture))
+def causes_on(architecture: Architecture) -> tuple[Cause, ...]:
+    """The causes that a device can have."""
+    found = CAUSES
+    if architecture.is_compiled_for:
+        found = tuple(cause for cause in found if cause.name not in _NOT_COMPILED)
+    if architecture is not Architecture.TPU:
+        return found
+    # hosts of one slice are joined by its links
+    return tuple(replace(c, needs=_several_domains) if c.name in _BETWEEN else c for c in found)

@@ -12,6 +12,7 @@ from typing import Final
 
 from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of, reported_ratio
 from planner.cost.mfu import MfuConvention
+from planner.spec.findings import Finding, finding
 
 MOST_BETWEEN: Final = 2.5  # twice for another peak, the rest for other FLOPs and rounding
 SAME: Final = 0.03  # relative: rates of one run, its step times averaged
@@ -55,21 +56,17 @@ def contradiction(part: Evidence) -> Contradiction | None:
     )
 
 
-def counted_otherwise(part: Evidence) -> str:
-    """What there is to say of a reported FLOP rate that is not the step time's; empty where it is, or is of another
+def counted_otherwise(part: Evidence) -> Finding | None:
+    """What there is to say of a reported FLOP rate that is not the step time's; none where it is, or is of another
     run."""
     ratio = reported_ratio(part)
     if part.flops is None or ratio is None or abs(ratio - 1) <= SAME or contradiction(part) is not None:
-        return ""
+        return None
     full, half = (
         model_flops(part.seen, kind) / part.seen.seconds
         for kind in (MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF)
     )
-    said = f"{part.flops / 1e12:.0f} TFLOP/s per device are reported, "
-    for rate, how in ((full, "in full"), (half, "at half")):
-        if abs(part.flops / rate - 1) <= SAME:
-            return f"{said}which the step time is with causal attention counted {how}"
-    return (
-        f"{said}and the step time means {half / 1e12:.0f} with causal attention counted at half, {full / 1e12:.0f} in "
-        "full: FLOPs are counted otherwise there, or batch, sequence length, model or devices are not as described"
+    alike = next(
+        (how for rate, how in ((full, "full"), (half, "half")) if abs(part.flops / rate - 1) <= SAME), None
     )
+    return finding("flops_counted", reported=part.flops, half=half, full=full, alike=alike)

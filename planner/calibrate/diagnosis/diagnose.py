@@ -17,8 +17,7 @@ from typing import Final
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.correction.shrinkage import HOLDS_80
 from planner.calibrate.coverage import band_shown
-from planner.calibrate.diagnosis.causes import Cause
-from planner.calibrate.diagnosis.causes_elsewhere import causes_on
+from planner.calibrate.diagnosis.causes import Cause, causes_on
 from planner.calibrate.diagnosis.hypotheses import (
     Costs,
     Evidence,
@@ -42,7 +41,7 @@ _FIRST: Final = 4  # causes that are tried together with every other one
 
 
 @dataclass(frozen=True)
-class Finding:
+class Suspect:
     """A cause and its probability. `seconds`: what it alone takes of a step of the first run at `severity`; `share`:
     of the measured step [1]; `marked`: the log's own words for it."""
 
@@ -53,11 +52,6 @@ class Finding:
     share: float
     marked: tuple[str, ...]
 
-    @property
-    def words(self) -> str:
-        """How severe it is."""
-        return self.cause.words.format(self.severity) if self.cause is not None else ""
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -66,7 +60,7 @@ class Diagnosis:
     described, needs more than its device has, 0 within the error of that [bytes]; `band`: error of the first run's
     prediction that four of five runs stay within [1]; `job`: the first run as described."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Suspect, ...]
     together: tuple[Cause, Cause] | None
     two: float
     measured: float
@@ -191,7 +185,7 @@ def _ranked(
                 likeliest[name] = value, found
         if len(found.parts) == 2:
             pairs[found.parts[0][0].name, found.parts[1][0].name] += share
-    findings = [Finding(None, shares[""], 0.0, 0.0, 0.0, ())]
+    findings = [Suspect(None, shares[""], 0.0, 0.0, 0.0, ())]
     for cause in (cause for cause in causes if cause.name in shares):
         severity = next(s for c, s in likeliest[cause.name][1].parts if c is cause)
         alone = costs.told(0, ((cause, severity),), first, usual)
@@ -199,7 +193,7 @@ def _ranked(
         seconds = alone.seconds - usual.seconds
         marked = tuple(word for word in cause.marks if word in marks)
         findings.append(
-            Finding(cause, shares[cause.name], severity, seconds, seconds / first.seconds, marked)
+            Suspect(cause, shares[cause.name], severity, seconds, seconds / first.seconds, marked)
         )
     findings.sort(key=lambda finding: -finding.probability)
     by_name = {cause.name: cause for cause in causes}
@@ -229,7 +223,7 @@ def _log_sum(values: Sequence[float]) -> float:
     return top + math.log(sum(math.exp(value - top) for value in values))
 
 
-def best_change(diagnosis: Diagnosis) -> Finding | None:
+def best_change(diagnosis: Diagnosis) -> Suspect | None:
     """The cause whose cure is expected to pay most: probability times seconds."""
     real = [f for f in diagnosis.findings if f.cause is not None and f.seconds > _CLOSE * diagnosis.measured]
     return max(

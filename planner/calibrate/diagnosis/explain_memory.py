@@ -17,8 +17,9 @@ from planner.cost.model import CostModel
 from planner.solve.moves import Move, memory_moves
 from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.findings import Finding, finding
 from planner.spec.rule import Problem
-from planner.units import GIB, format_capacity
+from planner.units import GIB
 
 HEADROOM: Final = 0.05
 FRAGMENTED: Final = 0.08  # of the capacity: reserved and unused above it is more than rounding
@@ -39,8 +40,8 @@ class MemoryStory:
     outside: float
     capacity: float
     reported: tuple[tuple[str, float], ...]
-    reasons: tuple[str, ...]
-    first_aid: str
+    reasons: tuple[Finding, ...]
+    first_aid: Finding | None
     moves: tuple[Move, ...]
 
 
@@ -70,100 +71,80 @@ def _reported(facts: LogFacts, oom: OutOfMemory | None) -> tuple[tuple[str, floa
     lines: list[tuple[str, float | None]] = []
     if oom is not None:
         lines = [
-            ("needed by the program", oom.program), ("tried to allocate", None if oom.program else oom.tried),
+            ("needed_by_the_program", oom.program), ("tried_to_allocate", None if oom.program else oom.tried),
             ("capacity", oom.total), ("free", oom.free),
-            ("in use by the process", oom.in_use), ("allocated by PyTorch", oom.allocated),
-            ("reserved by PyTorch", oom.reserved), ("reserved but unallocated", oom.unallocated),
-            ("in pools of CUDA graphs", oom.private), ("in use by other processes", oom.others),
+            ("in_use_by_the_process", oom.in_use), ("allocated_by_pytorch", oom.allocated),
+            ("reserved_by_pytorch", oom.reserved), ("reserved_but_unallocated", oom.unallocated),
+            ("in_pools_of_cuda_graphs", oom.private), ("in_use_by_other_processes", oom.others),
         ]  # fmt: skip
     for name in ("allocated", "reserved", "device"):
         values = [value for line in facts.memory if (value := getattr(line, name)) is not None]
         if values:
-            lines.append((f"largest {name} as logged", max(values)))
+            lines.append((f"largest_{name}_as_logged", max(values)))
     return tuple((name, value) for name, value in lines if value is not None)
 
 
 def _reasons(
     facts: LogFacts, oom: OutOfMemory | None, problem: Problem, config: ParallelConfig, inside: float,
     outside: float, capacity: float,
-) -> tuple[tuple[str, ...], str]:  # fmt: skip
-    found: list[str] = []
-    aid = ""
+) -> tuple[tuple[Finding, ...], Finding | None]:  # fmt: skip
+    found: list[Finding] = []
+    aid: Finding | None = None
     if oom is None:
         return _of_lines(facts, inside, problem), aid
     room = oom.total or capacity
     if oom.others is not None and oom.others > 0.5 * GIB:
-        found.append(f"another process holds {format_capacity(oom.others)} of the device")
-        aid = f"end the other process ({problem.cluster.accelerator.architecture.words.monitor} lists it)"
+        found.append(finding("other_process", size=oom.others))
+        monitor = problem.cluster.accelerator.architecture.words.monitor
+        aid = finding("end_other_process", monitor=monitor)
     if oom.unallocated is not None and oom.unallocated > FRAGMENTED * room:
-        found.append(
-            f"fragmentation: {format_capacity(oom.unallocated)} are reserved but unallocated"
-            + (", more than was asked for" if oom.unallocated > oom.tried else "")
-        )
-        aid = aid or EXPANDABLE
+        more = oom.unallocated > oom.tried
+        found.append(finding("fragmentation", size=oom.unallocated, more_than_asked=more))
+        aid = aid or finding("set_growing_segments", setting=EXPANDABLE)
     if oom.in_use is not None and oom.reserved is not None:
         beside = oom.in_use - oom.reserved
         if beside > outside + OUTSIDE:
-            found.append(
-                f"{format_capacity(beside)} lie outside PyTorch, {format_capacity(outside)} were expected: "
-                "communicators, contexts of other libraries, CUDA graphs"
-            )
+            found.append(finding("outside_pytorch", size=beside, expected=outside))
     needed = oom.program or (oom.allocated or 0.0) + oom.tried
     error = problem.stack.overhead.error
     if oom.program is not None and needed > inside * (1 + error):
-        found.append(
-            f"the program needs {format_capacity(needed)}, {format_capacity(inside)} predicted: a term is missing, "
-            "or it keeps more than the stack does (attention without its kernel, another remat_policy, weights not "
-            "sharded)"
-        )
+        found.append(finding("program_needs_more", needed=needed, predicted=inside))
     if oom.allocated is not None and needed > inside * (1 + error):
-        found.append(
-            f"at least {format_capacity(needed)} were needed inside PyTorch, {format_capacity(inside)} predicted: a "
-            "term is missing, or the run keeps more than the stack does (unfused loss or norms, no recomputation)"
-        )
+        found.append(finding("needs_more_inside", needed=needed, predicted=inside))
     if inside + outside > room * (1 - error):
-        found.append(
-            f"the configuration needs {format_capacity(inside + outside)} of {format_capacity(room)}, as predicted: "
-            "fewer bytes must be kept, see below"
-        )
+        found.append(finding("too_large_as_predicted", needed=inside + outside, room=room))
         if inside + outside > room * (1 + error):
             found.insert(0, found.pop())  # whatever else is wrong, it would not have fitted
     if oom.program is None and (tensor := _tensor(oom.tried, problem, config)):
         found.append(tensor)
     if not found:
-        short = inside + outside
-        found.append(
-            f"planner expects {format_capacity(short)} of {format_capacity(room)}: check that the run has the "
-            "configuration given (batch, recomputation, sharding), and which step failed; the first allocates states"
-        )
+        found.append(finding("expected_to_fit", needed=inside + outside, room=room))
     return tuple(found), aid
 
 
-def _of_lines(facts: LogFacts, inside: float, problem: Problem) -> tuple[str, ...]:
+def _of_lines(facts: LogFacts, inside: float, problem: Problem) -> tuple[Finding, ...]:
     reserved = problem.stack.overhead.logs_reserved
     values = [v for line in facts.memory if (v := line.reserved if reserved else line.allocated) is not None]
     if not values:
         values = [v for line in facts.memory if (v := line.allocated or line.reserved) is not None]
     if not values:
-        return ("the log says nothing about memory",)
+        return (finding("log_without_memory"),)
     off = inside / max(values) - 1
-    kind = "agrees with" if abs(off) <= problem.stack.overhead.error else "differs from"
-    return (
-        f"the prediction inside PyTorch, {format_capacity(inside)}, {kind} the largest logged value by {off:+.1%}",
-    )
+    agrees = abs(off) <= problem.stack.overhead.error
+    return (finding("predicted_against_log", predicted=inside, off=off, agrees=agrees),)
 
 
-def _tensor(tried: float, problem: Problem, config: ParallelConfig) -> str:
-    """Which tensor the failed request looks like; empty where none of the large ones is as large."""
+def _tensor(tried: float, problem: Problem, config: ParallelConfig) -> Finding | None:
+    """Which tensor the failed request looks like; none where none of the large ones is as large."""
     tokens = config.micro_batch * problem.job.seq_len / config.cp
     for name, values in (
-        ("logits", problem.model.vocab / config.tp), ("logits not split over tp", problem.model.vocab),
-        ("scores of unfused attention", problem.job.seq_len / config.cp * _heads(problem) / config.tp),
+        ("logits", problem.model.vocab / config.tp), ("logits_not_split", problem.model.vocab),
+        ("scores", problem.job.seq_len / config.cp * _heads(problem) / config.tp),
     ):  # fmt: skip
         for bits, size in ((16, 2.0), (32, 4.0)):
             if abs(tried / (size * tokens * values) - 1) < SAME:
-                return f"the failed request is as large as {bits}-bit {name}"
-    return ""
+                return finding("failed_request", bits=bits, tensor=name)
+    return None
 
 
 def _heads(problem: Problem) -> int:

@@ -27,6 +27,7 @@ from planner.cost.network.collectives import (
     reduce_scatter_time,
 )
 from planner.cost.network.traffic import GroupLinks
+from planner.dialect import option
 from planner.errors import FileInputError, InputError
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors, LinkRates
@@ -232,7 +233,9 @@ def _check_tests(tests: Sequence[LinkTest], cluster: Cluster) -> None:
             raise InputError("a test of links needs two devices or more", f"{test.file}: one", "use -g 8")
         if len(test.hosts) > 1 and len(cluster.tiers) < 2:
             given = f"{len(test.hosts)} nodes; {cluster.name} as given is one"
-            raise InputError(f"{test.file} must be of this cluster", given, "add --gpus, or a larger cluster")
+            raise InputError(
+                f"{test.file} must be of this cluster", given, f"add {option('gpus')}, or a larger cluster"
+            )
     for i, one in enumerate(tests):
         for other in tests[:i]:
             if one.kind is other.kind and one.hosts == other.hosts:

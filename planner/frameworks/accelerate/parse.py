@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.catalog.stack_options import NO_COMPILE, NO_SYNC
+from planner.dialect import option
 from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -128,7 +129,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if compiled is None:
         notes.append(
             "nothing here asks for torch.compile: the program is taken to do without, as Accelerate does; "
-            "--stack fsdp1-2023 is one with it"
+            f"{option('stack', 'fsdp1-2023')} is one with it"
         )
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
@@ -196,13 +197,13 @@ def _numbers(words: Mapping[str, list[str]], trainer: Trainer, s: Settings, ds: 
         "accumulate": trainer.accumulate or whole((words.get("accumulate") or [""])[0]),
     }
     numbers = {name: value for name, value in stated.items() if value}
-    for option, settings, name in (
+    for key, settings, name in (
         ("micro-batch", ds, "train_micro_batch_size_per_gpu"),
         ("accumulate", ds, "gradient_accumulation_steps"),
         ("accumulate", s, "deepspeed_config.gradient_accumulation_steps"),
     ):
         if settings.has(name):
-            numbers.setdefault(option, settings.count(name, 1))
+            numbers.setdefault(key, settings.count(name, 1))
     return numbers
 
 
@@ -282,8 +283,8 @@ def _launch_words(files: Mapping[str, str]) -> dict[str, Any] | None:
         own = words[start:]
         ends = (i for i, word in enumerate(own) if i and (word == COMMAND_END or word.endswith(".py")))
         said: dict[str, Any] = {}
-        for option, *values in group_options(own[: next(ends, len(own))]):
-            name = option[2:].replace("-", "_")
+        for word, *values in group_options(own[: next(ends, len(own))]):
+            name = word[2:].replace("-", "_")
             if name in _TYPES:
                 said["distributed_type"] = _TYPES[name]
             elif values and "$" not in values[0]:

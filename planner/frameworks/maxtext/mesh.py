@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.spec.config import Mask, ParallelConfig
 from planner.spec.rule import Columns
@@ -116,5 +117,7 @@ def _filled(sizes: Sizes, total: int, net: str) -> Sizes:
         what = "devices of a slice" if net == "ici" else "slices"
         must = f"the {net}_ axes that are stated must divide the {what}, {total}, one of them being the rest (-1)"
         given = ", ".join(f"{net}_{axis}_parallelism {size}" for axis, size in sizes.items() if size != 1)
-        raise InputError(must, given, "change an axis, or give the cluster and --gpus that the files are for")
+        raise InputError(
+            must, given, f"change an axis, or give the cluster and {option('gpus')} that the files are for"
+        )
     return {axis: rest if size == REST else size for axis, size in sizes.items()}

@@ -12,6 +12,7 @@ from math import prod
 from typing import Final
 
 from planner.catalog.stack_options import PURE_BF16
+from planner.dialect import option
 from planner.errors import FileInputError, InputError, as_written
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import ParsedConfig, StackSetting
@@ -60,7 +61,7 @@ _SAID: Final = {
 }  # fmt: skip
 _REFUSED: Final = {
     "enable_diloco": "training whose copies meet every so many steps (DiLoCo)",
-    "lora.enable_lora": "adapters: name them to planner estimate with --lora-rank",
+    "lora.enable_lora": f"adapters: name them to planner estimate with {option('lora_rank')}",
     "use_dpo": "preference optimization",
     "use_indexer": "sparse attention by an indexer",
     "use_multimodal": "models with encoders",

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.frameworks.maxtext.mesh import axis_columns, fills_slices
 from planner.frameworks.maxtext.names import ELSEWHERE, NOT_ACCUMULATED, QUANTIZATION, TITLE, Repeated
 from planner.frameworks.rulebook import only, whole_kv_heads, whole_recompute
@@ -185,7 +186,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
     Rule(
         "fp8-accumulation", ("pp", "num_microbatches"), _accumulates,
         "float8 by delayed scaling cannot accumulate gradients: there must be one micro-batch; "
-        "micro-batches={num_microbatches}", "raise the micro-batch, or choose --precision fp8_cs",
+        "micro-batches={num_microbatches}", f"raise the micro-batch, or choose {option('precision', 'fp8_cs')}",
         "MaxText configs/types.py: quantization with gradient_accumulation_steps",
     ),
     Rule(

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.frameworks.fused_dispatch import padded_experts, static_experts
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
@@ -113,7 +114,7 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
         "experts that drop no tokens have other shapes in every step and cannot be captured, and moe holds moe_router; "
         + _GRAPHS,
         "set cuda_graph_modules=attn+moe_router+moe_preprocess; the full iteration needs HybridEP with "
-        "moe_expert_rank_capacity_factor (--stack ...+hybridep+moe-paged-stash), or in files of your own "
+        f"moe_expert_rank_capacity_factor ({option('stack', '...+hybridep+moe-paged-stash')}), or in files of your own "
         "moe_expert_capacity_factor with moe_pad_expert_input_to_capacity", _M,
     ),
     Rule(

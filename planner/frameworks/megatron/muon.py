@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.architecture import Option
@@ -87,7 +88,7 @@ MUON_RULES: Final[tuple[Rule, ...]] = (
         "muon-states", ("zero", "hsdp", "dp", "cp", "offload"), _runs,
         "Muon runs with zero=0, or with zero=1 over all replicas and no biases of experts, without fp16, Megatron-FSDP "
         "and an optimizer in CPU memory; zero={zero} hsdp={hsdp} offload={offload}",
-        "set zero=1 and leave hsdp and offload out, or plan with --optimizer adamw",
+        f"set zero=1 and leave hsdp and offload out, or plan with {option('optimizer', 'adamw')}",
         "Megatron-LM d98e8a6 training/arguments.py validate_args, core/optimizer/__init__.py "
         "_get_megatron_emerging_optimizer, layer_wise_optimizer.py",
     ),

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
+from planner.dialect import option
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.fused_experts import FUSED_EXPERT_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
@@ -261,7 +262,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "cp-packed", ("cp", "cp_kind"), _packed_context,
         "packed documents are exchanged by {ways} in the stack's Transformer Engine; cp={cp} cp_kind={cp_kind}",
-        "ask for one of these (--set cp_kind=...), set cp=1, or take a newer stack",
+        f"ask for one of these ({option('set', 'cp_kind=...')}), set cp=1, or take a newer stack",
         "Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py: all-to-all from 2.11 on "
         "(a75da0c), all-gather from 2.18 on (7010118)",
         lambda p: {"ways": " or ".join(k.label for k in _PACKED_KINDS[p.stack.communication.cp_packed])},
@@ -291,7 +292,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "recompute-delayed", ("recompute", "recompute_modules"), _delayed_scaling,
         "with fp8 of delayed scaling moe_act and layernorm must not be recomputed",
-        "name other modules, or plan with --precision fp8_cs",
+        f"name other modules, or plan with {option('precision', 'fp8_cs')}",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
     ),
     no_scans(
@@ -307,7 +308,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "mtp-positions", ("tp",), _mtp_window,
-        "multi-token prediction needs rotary positions, the model learns them", "plan without --mtp",
+        "multi-token prediction needs rotary positions, the model learns them", f"plan without {option('mtp')}",
         "Megatron-LM training/arguments.py validate_args",
     ),
     Rule(

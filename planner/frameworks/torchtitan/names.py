@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from planner.dialect import option
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.spec.config import Schedule
@@ -84,7 +85,7 @@ def require_recipe(precision: Precision) -> None:
     if precision in NO_RECIPES:
         lacks = NO_RECIPES[precision]
         must = f"{TITLE}'s float8 (torchao) scales by what each tensor holds at the time: it has no {lacks}"
-        raise UnsupportedError(must, f"precision {precision}", f"choose --precision {FLOAT8}")
+        raise UnsupportedError(must, f"precision {precision}", f"choose {option('precision', FLOAT8)}")
 
 
 def compiles(launch: Launch) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.dialect import option
 from planner.frameworks.rulebook import FILLED_CHUNKS, no_scans, whole_kv_heads
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
 from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
@@ -80,7 +81,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "float8-recipe", ("tp",), lambda c, p: np.full(len(c["tp"]), p.job.precision not in NO_RECIPES),
         "torchtitan's float8 (torchao) scales by what each tensor holds at the time: it has no {recipe}",
-        f"choose --precision {FLOAT8}",
+        f"choose {option('precision', FLOAT8)}",
         "torchao float8/config.py ScalingType, without delayed scaling since 0.10 (pytorch/ao#1680, #1753); torchtitan "
         "0.3.0 components/quantization",
         lambda p: {"recipe": f"{NO_RECIPES.get(p.job.precision, '')}, which {p.job.precision} is"},

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from planner.dialect import option
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mistaken import check_head, check_kind_of_file, nested_hint
@@ -209,7 +210,11 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
             raise fields.error(flag, must, config[flag], "plan the decoder-only model")
     if (quantised := config.get("quantization_config")) is not None:
         bits = quantised_bits(quantised)
-        frozen = f"; with --lora-rank, --frozen-bits {bits} holds them as the config does" if bits else ""
+        frozen = (
+            f"; with {option('lora_rank')}, {option('frozen_bits', bits)} holds them as the config does"
+            if bits
+            else ""
+        )
         fields.assume(
             "quantization_config", "ignored", f"training holds weights in the job's precision{frozen}"
         )

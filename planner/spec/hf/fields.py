@@ -11,6 +11,7 @@ from typing import Any
 
 from planner.errors import FileInputError, UnsupportedError, as_written, nearest_names
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
+from planner.spec.findings import Finding, finding
 from planner.spec.layer import Activation
 
 _ACTIVATIONS = {
@@ -37,13 +38,13 @@ class ConfigFields:
     values: dict[str, Any]
     file: str
     prefix: str = ""
-    assumed: list[str] = field(default_factory=list)
+    assumed: list[Finding] = field(default_factory=list)
 
     def error(self, name: str, must: str, given: object, hint: str) -> FileInputError:
         return FileInputError(self.file, must, as_written(given), hint, field=self.prefix + name)
 
     def assume(self, name: str, value: object, why: str = "default of the transformers library") -> None:
-        said = f"{self.prefix}{name} = {value} ({why})"
+        said = finding("config_field", field=f"{self.prefix}{name}", value=str(value), why=why)
         if said not in self.assumed:  # experts and dense layers read the same fields
             self.assumed.append(said)
 

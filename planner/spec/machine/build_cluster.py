@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from planner.dialect import option
 from planner.errors import InputError
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.cluster import (
     FASTEST_NIC,
     Accelerator,
@@ -21,7 +23,7 @@ from planner.spec.machine.cluster import (
 from planner.spec.machine.topology import HOP_LATENCY, FabricTier, Wiring, derive_tiers
 from planner.spec.machine.torus import Torus
 
-_NON_BLOCKING: Final = "the fabric between nodes does not block"
+_NON_BLOCKING: Final = finding("non_blocking_fabric")
 
 
 class NodeTypeError(InputError):
@@ -31,7 +33,7 @@ class NodeTypeError(InputError):
         self.per_node = spec.node.accelerators
         self.smallest = smallest_size(spec) or self.per_node
         must = f"{spec.name} is a node type, so the number of {noun}s must be given"
-        super().__init__(must, hint=f"add --gpus {self.per_node}")
+        super().__init__(must, hint=f"add {option('gpus', self.per_node)}")
 
 
 def smallest_size(spec: ClusterSpec) -> int | None:
@@ -128,14 +130,11 @@ def _scale_up_bandwidth(spec: ClusterSpec, accelerator: Accelerator) -> float:
     return links.bandwidth or own
 
 
-def beyond_any_nic(bandwidth: float, what: str) -> list[str]:
+def beyond_any_nic(bandwidth: float, of: str) -> list[Finding]:
     """That no card is so fast [bytes/s], which bits taken for bytes or a node taken for a card explain."""
     if bandwidth <= FASTEST_NIC:
         return []
-    return [
-        f"{what} is {bandwidth * 8e-9:,g} Gbit/s, taken as given although no NIC sends more than "
-        f"{FASTEST_NIC * 8e-9:g}: correct it if bits are meant instead of bytes, or a whole node's NICs together"
-    ]
+    return [finding("beyond_any_nic", of=of, bandwidth=bandwidth, fastest=FASTEST_NIC)]
 
 
 def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Cluster:
@@ -146,7 +145,7 @@ def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> C
         assumed.append(_NON_BLOCKING)
     assumed += beyond_any_nic(wiring.nic_bandwidth, "node.nic_bandwidth")
     if spec.unsourced:
-        assumed.append(f"figures of the cluster file that name no source: {', '.join(spec.unsourced)}")
+        assumed.append(finding("unsourced_figures", fields=spec.unsourced))
     return Cluster(
         name=spec.name,
         accelerator=accelerator,
@@ -168,15 +167,16 @@ def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> C
     )
 
 
-def _nominal_latencies(wiring: Wiring) -> list[str]:
-    """Which hop latencies the input left open, in words."""
+def _nominal_latencies(wiring: Wiring) -> list[Finding]:
+    """Which hop latencies the input left open."""
     kinds = [] if wiring.scale_up_latency else [wiring.scale_up_kind]
     if wiring.tiers and not wiring.fabric_latency:
         kinds.append(wiring.fabric)
     if not kinds:
         return []
-    hops = ", ".join(f"{kind} {HOP_LATENCY[kind] * 1e6:g} µs" for kind in dict.fromkeys(kinds))
-    return [f"assumed link latency per hop: {hops}"]
+    found = list(dict.fromkeys(kinds))
+    latencies = [HOP_LATENCY[kind] for kind in found]
+    return [finding("nominal_latencies", kinds=[str(kind) for kind in found], latencies=latencies)]
 
 
 def _unverified(accelerator: Accelerator) -> tuple[str, ...]:
@@ -243,9 +243,7 @@ def assemble_cluster(
     # what nothing crosses needs no assumption
     assumed = [*assumed, _NON_BLOCKING] if wiring.tiers else []
     if bridged > 1:
-        assumed.append(
-            f"NVLink bridges of {bridged} devices are not modelled: PCIe joins all {devices_per_node}"
-        )
+        assumed.append(finding("bridges_not_modelled", bridged=bridged, devices=devices_per_node))
     node = accelerator.typical_node
     per_node = min(gpus, devices_per_node)
     return Cluster(
@@ -267,24 +265,23 @@ def assemble_cluster(
 
 def _typical_network(
     accelerator: Accelerator, devices_per_node: int, kind: LinkKind | None, injection: float | None
-) -> tuple[LinkKind, float, int, list[str]]:
+) -> tuple[LinkKind, float, int, list[Finding]]:
     """Fabric, bytes/s per node, NICs per node and what was assumed, completed from the typical node."""
     node = accelerator.typical_node
     if node is None and (kind is None or injection is None):
         raise InputError(
             f"{accelerator.name} has no typical node, so the fabric must be given", hint="add 400G-ib"
         )
-    assumed = []
+    assumed = list[Finding]()
     if kind is None and node is not None:
         kind = node.fabric
-        assumed.append(f"the fabric is {kind}, as in a typical {accelerator.name} node")
+        assumed.append(finding("typical_fabric", fabric=str(kind), accelerator=accelerator.name))
     assert kind is not None
     if injection is None:
         assert node is not None
         injection = node.injection_bandwidth(kind) * devices_per_node / node.accelerators
-        assumed.append(
-            f"a node sends {injection * 8e-9:g} Gbit/s, as a typical {accelerator.name} node on {kind} does"
-        )
+        name = accelerator.name
+        assumed.append(finding("typical_node_sends", bandwidth=injection, accelerator=name, fabric=str(kind)))
     if injection <= 0 or not math.isfinite(injection):
         raise InputError("the bandwidth of a node must be above 0", f"{injection} bytes/s")
     # one NIC per device, or fewer of the usual speed, as many as pair up evenly with the devices

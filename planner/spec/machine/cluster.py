@@ -12,7 +12,9 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from planner.dialect import option
 from planner.errors import InputError
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.accelerator import (
     Accelerator,
     Architecture,
@@ -229,7 +231,7 @@ class ClusterSpec(FileModel):
             if size % below or (size == below and index > 0):
                 raise FieldError(field, f"tiers must grow by whole domains of {below} devices, given {size}")
             if total is not None and total % size:
-                hint = f"with nodes: any, --gpus {total} fills such domains evenly"
+                hint = f"with nodes: any, {option('gpus', total)} fills such domains evenly"
                 raise FieldError(field, f"must divide the cluster's {total} devices, given {size}; {hint}")
             below = size
         return self
@@ -304,7 +306,7 @@ class Cluster:
     power_per_device: float | None
     fabric: LinkKind
     unverified: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     source: str = ""
     network_efficiency: float | None = None
     reserved_price_per_device_hour: float | None = None
@@ -339,11 +341,11 @@ class Cluster:
                 continue
             if size not in (n, tier.size):
                 assumed.append(
-                    f"{n} devices fill the {tier.name} domains of {tier.size} evenly, {size} in each"
+                    finding("even_domains", devices=n, tier=tier.name, domain=tier.size, each=size)
                 )
             part = tier.of_size(size)
             if part.torus is not None:
-                assumed.append(f"{size} devices of a slice are joined as {part.torus.described}")
+                assumed.append(finding("joined_slice", devices=size, torus=part.torus.described))
             tiers.append(part)
             if size == n:
                 break
@@ -370,13 +372,15 @@ def check_device_count(n: int, per_node: int, available: int | None, name: str, 
     """Raise `InputError` unless `n` devices (`noun`) of `name` are above 0, whole nodes, and no more than it has."""
     if isinstance(n, bool) or not isinstance(n, int) or n <= 0:
         raise InputError(
-            f"the number of {noun}s must be a whole number above 0", repr(n), "give --gpus 8, for example"
+            f"the number of {noun}s must be a whole number above 0",
+            repr(n),
+            f"give {option('gpus', '8')}, for example",
         )
     if n > _MOST_DEVICES:
         raise InputError(
             f"the number of {noun}s must be at most {_MOST_DEVICES:,}",
             f"{n:,}",
-            "give --gpus a smaller number",
+            f"give {option('gpus')} a smaller number",
         )
     if available is not None and n > available:
         raise InputError(
@@ -388,7 +392,7 @@ def check_device_count(n: int, per_node: int, available: int | None, name: str, 
         lower = n // per_node * per_node
         legal = [str(m) for m in (lower, lower + per_node) if available is None or m <= available]
         raise InputError(
-            f"--gpus above one node of {name} must be a multiple of {per_node}",
+            f"{option('gpus')} above one node of {name} must be a multiple of {per_node}",
             str(n),
             "nearest: " + " or ".join(legal),
         )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from planner.dialect import option
 from planner.errors import UnsupportedError
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.stack import Stack
 
@@ -41,7 +43,7 @@ def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
         raise UnsupportedError(
             f"the stack must be one that is compiled for {chip.name}",
             f"{stack.name}, which launches kernels of GPUs",
-            "choose --stack maxtext-2024, or a cluster of GPUs",
+            f"choose {option('stack', 'maxtext-2024')}, or a cluster of GPUs",
         )
     overhead = stack.overhead.model_copy(update=_PLANNED_MEMORY)
     host = stack.host.model_copy(update=_NO_LAUNCHES)
@@ -54,15 +56,10 @@ def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
     return stack.model_copy(update=changed)
 
 
-def said_of_compiled(stack: Stack, chip: Accelerator) -> tuple[str, ...]:
+def said_of_compiled(stack: Stack, chip: Accelerator) -> tuple[Finding, ...]:
     """What is assumed of a stack there, for the list of what is assumed."""
-    said = [
-        f"{stack.name} on {chip.name} is one program: its layers are not launched one by one"
-        + ("" if stack.calibration else ", and what runs on GPUs fitted of its kernels is left out")
-    ]
+    elsewhere = not stack.calibration
+    said = [finding("one_program", stack=stack.name, accelerator=chip.name, fitted_elsewhere=elsewhere)]
     if chip.torus is not None:
-        said.append(
-            "collectives take all links of the axes of the torus that their group spans, both ways; those of several "
-            "groups at once are not slowed down by each other"
-        )
+        said.append(finding("torus_links_all_used"))
     return tuple(said)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.errors import UnsupportedError
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.accelerator import Accelerator, Architecture
 from planner.spec.machine.compiled_devices import as_compiled, said_of_compiled
 from planner.spec.model import ModelSpec
@@ -81,44 +82,29 @@ def emulates_blocks(stack: Stack, chip: Accelerator, precision: Precision) -> bo
 
 def missing_kernels(
     stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     """What the stack does without on this device, for the list of what is assumed. `stack`: as its file has it."""
     said = [*said_of_compiled(stack, chip)] if chip.architecture.is_compiled_for else []
     if why := _missing_flash(stack, model, chip, precision):
-        said.append(f"attention keeps its scores, only the softmax fused: {why}")
+        said.append(finding("no_flash_attention", why=why))
     elif widest := _too_wide(stack, model):
-        why = f"flash kernels take heads {FLASH_WIDTH} wide at most, the model has some of {widest}"
-        if stack.framework in _ONE_KERNEL:
-            said.append(f"attention runs in PyTorch's memory-efficient kernel: {why}")
-        else:
-            said.append(f"attention of the wide heads keeps its scores, only the softmax fused: {why}")
+        one_kernel = stack.framework in _ONE_KERNEL
+        said.append(finding("wide_heads", most=FLASH_WIDTH, width=widest, one_kernel=one_kernel))
     if emulates_blocks(stack, chip, precision):
-        prefers = "" if chip.compute_major >= _NO_MXFP8 else " and prefers fp8_mx there"
-        said.append(
-            f"{precision} on {chip.name}: Transformer Engine emulates it with products of MXFP8{prefers}; rewriting "
-            "the scales is not counted"
-        )
+        emulated = {"precision": str(precision), "accelerator": chip.name}
+        said.append(finding("emulated_blocks", **emulated, prefers_mx=chip.compute_major < _NO_MXFP8))
     if chip.architecture in WRITTEN_FOR_GPUS:
-        said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
+        said.append(finding("written_for_gpus", stack=stack.name, accelerator=chip.name))
     if stack.kernels.cross_entropy in (CrossEntropy.FUSED, CrossEntropy.COMPILED):
-        said.append(
-            "the fused loss is told apart from an unfused one in memory, not in time: 24 bytes a logit are counted of "
-            "either, where Transformer Engine's kernel moves 10 in 16 bits"
-        )
-    if (
-        model.is_moe
-        and stack.communication.dispatcher is Dispatcher.DEEPEP
-        and not chip.architecture.is_nvidia
-    ):
-        said.append(
-            f"DeepEP on {chip.name} is Primus-Turbo's, which Primus puts in (use_turbo_deepep), not Megatron-LM alone; "
-            "what it copies and launches is taken as measured on H100"
-        )
+        said.append(finding("fused_loss"))
+    deepep = model.is_moe and stack.communication.dispatcher is Dispatcher.DEEPEP
+    if deepep and not chip.architecture.is_nvidia:
+        said.append(finding("deepep_of_primus", accelerator=chip.name))
     return tuple(said)
 
 
 def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision) -> str:
-    """Why the stack's flash attention does not run here; empty where it does, or where the stack has none.
+    """What the stack's flash attention lacks here; empty where it does, or where the stack has none.
 
     Below compute capability 8.0 Transformer Engine turns off FlashAttention and cuDNN's fused attention
     (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend). PyTorch's
@@ -129,12 +115,12 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator, precision:
     if not stack.kernels.attention.is_flash:
         return ""
     if chip.architecture in (Architecture.VOLTA, Architecture.TURING):
-        return "flash kernels need compute capability 8.0 (Ampere) or more"
+        return "capability"
     if precision is Precision.FP32 and stack.framework in TRANSFORMER_ENGINE:
-        return "Transformer Engine's flash and cuDNN kernels take 16 and 8 bits, not fp32"
+        return "fp32"
     latent = model.has_latent_attention
     if latent and chip.architecture is Architecture.BLACKWELL and not stack.kernels.fused_mla_on_blackwell:
-        return "this release has no flash kernel for latent attention on Blackwell"
+        return "latent"
     return ""
 
 

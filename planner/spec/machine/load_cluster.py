@@ -23,6 +23,7 @@ from planner.errors import (
     field_must,
     nearest_names,
 )
+from planner.spec.findings import finding
 from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
 from planner.spec.machine.architecture import ANY_DEVICE, GPU
@@ -249,9 +250,11 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
     if said.speed and whole.num_nodes > 1:  # with the network in its name a plan's cluster can be read again
         whole = replace(whole, name=f"{whole.name} {said.network}")
     if said.speed and whole.num_nodes > 1 < said.devices_per_node:
-        bits = 8e-9 * said.speed
-        speed = f"{said.fabric} of {bits:g} Gbit/s a device, {bits * said.devices_per_node:,g} Gbit/s a node"
-        beyond = beyond_any_nic(said.speed, "the speed of one device")
+        speed = finding(
+            "fabric_speed", fabric=str(said.fabric), bandwidth=said.speed,
+            node_bandwidth=said.speed * said.devices_per_node,
+        )  # fmt: skip
+        beyond = beyond_any_nic(said.speed, "device")
         whole = replace(whole, assumed=(speed, *beyond, *whole.assumed))
     return whole if gpus is None else whole.with_devices(gpus)
 

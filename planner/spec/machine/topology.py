@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.cluster import Accelerator, Cluster, LinkKind, Tier
 from planner.spec.machine.torus import Torus
 
@@ -178,7 +179,7 @@ def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
     return tuple(found)
 
 
-def said_of_host(cluster: Cluster) -> tuple[str, ...]:
+def said_of_host(cluster: Cluster) -> tuple[Finding, ...]:
     """What is assumed of how a node's devices share its host's bridges, where PCIe alone joins them.
 
     Nothing where a calibration measured it. The figures: catalog/links_published.yaml.
@@ -187,11 +188,7 @@ def said_of_host(cluster: Cluster) -> tuple[str, ...]:
     measured = cluster.links.scale_up_bandwidth != 1.0
     if joined.kind is not LinkKind.PCIE or joined.size < _SHARED_BRIDGES or measured:
         return ()
-    return (
-        f"{joined.size} devices of a node share PCIe as on a usual host; hosts differ: in an all-reduce of 8 devices "
-        "three reached 0.41 to 0.44 of the rate of a card's link, a fourth 0.05; planner calibrate with --nccl "
-        "all_reduce.txt, or with --profile of planner probe under torchrun, tells what yours does",
-    )
+    return (finding("shared_bridges", devices=joined.size),)
 
 
 def topology_graph(wiring: Wiring) -> networkx.Graph[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.published.descriptions import described_model
 from planner.errors import FileInputError, UnsupportedError
+from planner.report.words import texts
 from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.description import spec_from_description
 from planner.spec.layer import NormKind
@@ -81,7 +82,9 @@ def test_a_remark_on_attention_is_said(text: str, window: int | None, said: str)
     spec = read(attention=text)
     assert spec.layers[0].attention is not None
     assert spec.layers[0].attention.window == window
-    assert [said in what for what in spec.assumed if what.startswith("attention")] == [True] * bool(said)
+    assert [said in what for what in texts(spec.assumed) if what.startswith("attention")] == [True] * bool(
+        said
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,11 +108,11 @@ def test_what_is_no_value_of_its_field_is_refused(changed: dict[str, Any]) -> No
 
 
 def test_what_is_ignored_is_said() -> None:
-    assert "notes = 'x' ignored" in read(notes="x").assumed
+    assert "notes = 'x' ignored" in texts(read(notes="x").assumed)
     spec = described_model(
         {**MIXTURE, "moe": {**MIXTURE["moe"], "n_group": 8, "top_k": 2.0, "shared_ffn": None}}, "m"
     )
-    assert "moe.n_group = 8 ignored" in spec.assumed
+    assert "moe.n_group = 8 ignored" in texts(spec.assumed)
     assert spec.layers == described_model(MIXTURE, "m").layers
 
 
@@ -135,4 +138,4 @@ def test_a_described_hybrid_keeps_its_remark_to_itself() -> None:
     }
     spec = described_model(entry, "h")
     assert [layer.state_space is not None for layer in spec.layers] == [True, False, False]
-    assert not any(said.startswith("attention") for said in spec.assumed)
+    assert not any(said.startswith("attention") for said in texts(spec.assumed))

@@ -20,6 +20,7 @@ from planner.cost.mixers.delta_rule import (
 from planner.cost.mixers.state_space import cut_of, reached_bandwidth
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
+from planner.report.words import text_of
 from planner.solve.relax import legal_changes
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
@@ -173,8 +174,8 @@ class TestWhoRunsIt:
     def test_what_would_help_is_another_stack(self) -> None:
         subject = problem(load_model(MODEL))
         (said,) = legal_changes(subject, rules_for(subject.stack), {})
-        assert "no language model with Kimi Delta Attention" in said
-        assert "choose a stack of DeepSpeed or FSDP" in said
+        assert "no language model with Kimi Delta Attention" in text_of(said)
+        assert "choose a stack of DeepSpeed or FSDP" in text_of(said)
 
     def test_gated_delta_nets_stay_with_megatron(self) -> None:
         subject = problem(delta_model(4, 4), stack=load_stack("megatron-2026"))

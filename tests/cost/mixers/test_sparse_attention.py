@@ -306,13 +306,13 @@ class TestExchanges:
 
     def test_context_parallelism_gathers_one_latent_key_and_the_indexers(self) -> None:
         found = self.sent(ParallelConfig(cp=8, dp=2, micro_batch=1, num_microbatches=32))
-        assert found["latent keys"] == 2 * 4096 * (576 + 64)
-        assert "keys and values" not in found
+        assert found["latent_keys"] == 2 * 4096 * (576 + 64)
+        assert "keys_and_values" not in found
 
     def test_tensor_parallelism_gathers_the_indexers_inputs_and_sums_its_targets(self) -> None:
         found = self.sent(ParallelConfig(tp=8, dp=2, sp=1, micro_batch=1, num_microbatches=32))
-        assert found["inputs of indexers"] == 2 * 4096 * (2048 + 512)
-        assert found["targets of indexers"] == 4 * 4096 * 48
+        assert found["inputs_of_indexers"] == 2 * 4096 * (2048 + 512)
+        assert found["targets_of_indexers"] == 4 * 4096 * 48
 
     def test_one_rank_exchanges_nothing(self) -> None:
         assert self.sent(ParallelConfig(dp=16, micro_batch=1, num_microbatches=4)) == {}

@@ -77,7 +77,7 @@ def test_windows_are_gathered_and_sinks_dealt_by_heads() -> None:
     dealt = exchanges(costs(problem(sunk, "1x8 h100", seq_len=32768)), RING, 0)
     found = {e.what: e.sent for e in dealt if e.axis == "cp"}
     own = whole[0] / 4
-    assert found == {"keys and values": own * 3 / 4, "queries and outputs": 4 * own * 3 / 4}
+    assert found == {"keys_and_values": own * 3 / 4, "queries_and_outputs": 4 * own * 3 / 4}
 
 
 def test_ulysses_deals_heads() -> None:
@@ -88,8 +88,8 @@ def test_ulysses_deals_heads() -> None:
     assert {e.kind for e in dealt} == {CollectiveKind.ALL_TO_ALL}
     own = 8192 * 2 * 8 * 128 * 2.0
     assert {e.what: e.sent for e in dealt} == {
-        "keys and values": own * 3 / 4,
-        "queries and outputs": 4 * own * 3 / 4,
+        "keys_and_values": own * 3 / 4,
+        "queries_and_outputs": 4 * own * 3 / 4,
     }
     assert float(layer_of(given, RING).forward["cp_comm"][0]) > 0
 
@@ -106,8 +106,8 @@ def test_nothing_hides_what_torchs_ring_gathers() -> None:
     assert float(cost.forward["cp_comm"][0]) == pytest.approx(float(gather[0]))
     assert float(cost.backward["cp_comm"][0]) == pytest.approx(float(gather[0] + 4 * passed[0]))
     found = {(e.kind, e.what): e for e in exchanges(costs(given), RING, 0) if e.axis == "cp"}
-    whole = found[CollectiveKind.ALL_GATHER, "keys and values"]
-    back = found[CollectiveKind.P2P, "keys and values, gradients"]
+    whole = found[CollectiveKind.ALL_GATHER, "keys_and_values"]
+    back = found[CollectiveKind.P2P, "keys_and_values_gradients"]
     assert (whole.size, whole.calls) == (4 * 2 * pairs, 2 * 8 * RING.num_microbatches)
     assert (back.sent, back.calls) == (4 * pairs, 4 * 8 * RING.num_microbatches)
 

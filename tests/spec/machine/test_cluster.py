@@ -15,6 +15,7 @@ from planner.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from planner.report.words import texts
 from planner.spec.machine.accelerator import AcceleratorSpec
 from planner.spec.machine.build_cluster import beyond_any_nic
 from planner.spec.machine.cluster import Architecture, LinkKind
@@ -192,7 +193,7 @@ def test_figures_without_a_source_are_named_and_sources_name_fields(tmp_path: Pa
 
     def unsourced() -> list[str]:
         cluster = load_cluster(write(tmp_path, yaml.safe_dump(document)), 16)
-        return [line.removeprefix(said) for line in cluster.assumed if line.startswith(said)]
+        return [line.removeprefix(said) for line in texts(cluster.assumed) if line.startswith(said)]
 
     assert not unsourced()
     del document["sources"]["node"]
@@ -289,7 +290,7 @@ def test_part_of_a_node_is_one_small_domain() -> None:
 def test_domains_that_would_be_partly_filled_are_filled_evenly_and_said() -> None:
     cluster = load_cluster("gb200-nvl72", 256)
     assert [tier.size for tier in cluster.tiers] == [64, 256]
-    assert any("64 in each" in text for text in cluster.assumed)
+    assert any("64 in each" in text for text in texts(cluster.assumed))
     assert [tier.size for tier in load_cluster("gb200-nvl72", 144).tiers] == [72, 144]
     assert [tier.size for tier in load_cluster("meta-24k", 16_384).tiers] == [8, 2048, 16_384]
     assert [tier.size for tier in load_cluster("meta-24k", 3072).tiers] == [8, 3072]
@@ -317,27 +318,27 @@ def test_shorthand_of_many_nodes() -> None:
 def test_shorthand_of_one_node_has_no_fabric_to_assume() -> None:
     cluster = load_cluster("8 rtx4090")
     assert [(t.kind, t.size) for t in cluster.tiers] == [(LinkKind.PCIE, 8)]
-    assert not any("fabric" in text for text in cluster.assumed)
+    assert not any("fabric" in text for text in texts(cluster.assumed))
 
 
 def test_shorthand_without_fabric_says_what_it_assumes() -> None:
     cluster = load_cluster("4x8 h100")
     assert cluster.tiers[-1].bandwidth == 50e9
-    assert any("3200 Gbit/s" in text for text in cluster.assumed)
+    assert any("3200 Gbit/s" in text for text in texts(cluster.assumed))
 
 
 def test_the_speed_of_a_shorthand_is_one_devices() -> None:
     cluster = load_cluster("64x8 h100 400G-ib")
-    assert "infiniband of 400 Gbit/s a device, 3,200 Gbit/s a node" in cluster.assumed
+    assert "infiniband of 400 Gbit/s a device, 3,200 Gbit/s a node" in texts(cluster.assumed)
     assert cluster.tiers[-1].bandwidth == 50e9
-    assert not any("a device" in said for said in load_cluster("1x8 h100 400G-ib").assumed)
+    assert not any("a device" in said for said in texts(load_cluster("1x8 h100 400G-ib").assumed))
     with pytest.raises(InputError, match="SPEED in Gbit/s of one device"):
         load_cluster("64x8 h100 400X-ib")
 
 
 def test_a_network_that_no_card_has_is_pointed_out(tmp_path: Path) -> None:
     def doubts(name: str) -> list[str]:
-        return [text for text in load_cluster(name).assumed if "no NIC sends more" in text]
+        return [text for text in texts(load_cluster(name).assumed) if "no NIC sends more" in text]
 
     assert not doubts(write(tmp_path, GOOD)) + doubts("4x8 h100 400G-ib") + doubts("4x8 b300 800G-ib")
     [said] = doubts(write(tmp_path, GOOD.replace("400 Gbit/s", "150 GB/s")))
@@ -509,13 +510,13 @@ def test_build_cluster_shares_the_injection_of_a_node() -> None:
     cluster = build_cluster("a100_sxm_80g", 256, 8, 8, LinkKind.ROCE, 50e9)
     assert cluster.tiers[-1].bandwidth == pytest.approx(6.25e9)
     assert cluster.fabric == LinkKind.ROCE
-    assert not any("sends" in text for text in cluster.assumed)
+    assert not any("sends" in text for text in texts(cluster.assumed))
 
 
 def test_build_cluster_says_what_it_assumes() -> None:
     cluster = build_cluster(load_accelerator("h100"), 64, 8)
     assert cluster.tiers[-1].bandwidth == 50e9
-    assert any("typical h100-sxm-80g node" in text for text in cluster.assumed)
+    assert any("typical h100-sxm-80g node" in text for text in texts(cluster.assumed))
     assert [t.size for t in build_cluster("gb300", 128, 4, 72).tiers] == [64, 128]
     assert build_cluster("h100", 4, 8).num_devices == 4
 
@@ -536,7 +537,7 @@ def test_pcie_joins_a_node_whatever_is_said_of_nvlink(chip: str) -> None:
     for domain in (1, 2, 8):
         cluster = build_cluster(chip, 8, 8, domain)
         assert cluster.tiers == usual
-        assert any("bridges" in said for said in cluster.assumed) is (domain == 2)
+        assert any("bridges" in said for said in texts(cluster.assumed)) is (domain == 2)
 
 
 @pytest.mark.parametrize(

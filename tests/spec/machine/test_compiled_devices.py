@@ -8,6 +8,7 @@ from planner.answer.estimate import make_estimate, named_config
 from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import DEFAULT_STACK, default_stack, load_stack, stacks_to_plan
 from planner.errors import UnsupportedError
+from planner.report.words import texts
 from planner.spec.config import Recompute
 from planner.spec.load_model import load_model
 from planner.spec.machine.compiled_devices import COMPILES
@@ -47,9 +48,9 @@ def test_a_large_dense_model_reaches_a_plausible_share_of_the_peak(
     assert 0.3 < choice.mfu < 0.75
     assert plan.confidence.level == "L0"
     assert plan.confidence.band >= 0.5
-    assert any("one program" in line for line in plan.assumptions)
-    assert any("torus" in line for line in plan.assumptions)
-    assert not [line for line in plan.not_modelled if "CUDA" in line or "NCCL" in line]
+    assert any("one program" in line for line in texts(plan.assumptions))
+    assert any("torus" in line for line in texts(plan.assumptions))
+    assert not [line for line in texts(plan.not_modelled) if "CUDA" in line or "NCCL" in line]
 
 
 def test_other_stacks_are_refused() -> None:
@@ -69,7 +70,7 @@ def test_other_stacks_are_refused() -> None:
 def test_unasked_the_stack_is_one_that_runs(cluster: str, stack: str) -> None:
     problem, assumed = resolve(Request("llama-3.1-8b", cluster, 64, seq_len=4096, global_batch="64"))
     assert problem.stack.name == stack == default_stack(problem.cluster.accelerator)
-    assert f"stack {stack} (default)" in assumed
+    assert f"stack {stack} (default)" in texts(assumed)
 
 
 def test_maxtext_shards_weights_unasked() -> None:

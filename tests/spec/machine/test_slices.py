@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import InputError, PlannerError
+from planner.report.words import texts
 from planner.spec.machine.load_cluster import build_cluster, load_accelerator, load_cluster
 from planner.spec.machine.torus import Torus
 
@@ -100,12 +101,12 @@ def test_the_links_of_a_device_are_its_scale_up_bandwidth() -> None:
 def test_a_slice_of_a_cluster_has_its_shape_and_says_so() -> None:
     slice_ = load_cluster("tpu-v5p", 128)
     assert slice_.tiers[0].torus == Torus((4, 4, 8), V5P.links, 4, cubes=True)
-    assert "128 devices of a slice are joined as 4 x 4 x 8" in slice_.assumed
+    assert "128 devices of a slice are joined as 4 x 4 x 8" in texts(slice_.assumed)
     assert [tier.size for tier in slice_.tiers] == [128]
     pods = load_cluster("tpu-v6e", 1024)
     assert [tier.size for tier in pods.tiers] == [256, 1024]
     assert pods.tiers[1].bandwidth == pytest.approx(4 * 25e9 / 8)
-    assert not [line for line in pods.assumed if "joined as" in line]
+    assert not [line for line in texts(pods.assumed) if "joined as" in line]
 
 
 def test_several_slices_of_a_pod() -> None:
@@ -130,7 +131,7 @@ def test_messages_pass_one_link_of_a_torus_and_all_of_a_switch() -> None:
 def test_a_number_without_a_grid_is_several_slices(devices: int, slice_: int) -> None:
     for cluster in (load_cluster("tpu-v5p", devices), load_cluster(f"{devices // 4}x4 tpu-v5p")):
         assert [tier.size for tier in cluster.tiers] == [slice_, devices]
-        assert any(f"{slice_} in each" in line for line in cluster.assumed)
+        assert any(f"{slice_} in each" in line for line in texts(cluster.assumed))
 
 
 def test_a_domain_without_a_grid_is_refused(tmp_path: Path) -> None:

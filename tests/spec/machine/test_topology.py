@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.report.words import texts
 from planner.spec.machine.cluster import LinkKind
 from planner.spec.machine.links import LinkFactors
 from planner.spec.machine.load_cluster import load_accelerator, load_cluster
@@ -159,7 +160,7 @@ def test_the_fabric_never_widens_outward(wiring: Wiring) -> None:
     ],
 )  # fmt: skip
 def test_hosts_of_cards_on_pcie_alone_are_said_to_differ(text: str, said: bool) -> None:
-    assert any("hosts differ" in line for line in said_of_host(load_cluster(text, None))) is said
+    assert any("hosts differ" in line for line in texts(said_of_host(load_cluster(text, None)))) is said
 
 
 def test_a_measured_host_is_not_assumed() -> None:

@@ -22,8 +22,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from planner import __version__
-from planner.answer.sweep_workers import AHEAD, Answer, Workers, answer_point
 from planner.ask.request import Request
+from planner.cli.sweep_workers import AHEAD, Answer, Workers, answer_point
 from planner.errors import InputError, PlannerError, install_hint
 from planner.spec.rows import Row
 

@@ -16,9 +16,10 @@ from typing import Final
 from planner.answer.outcome import check_whole
 from planner.answer.plan import make_plan
 from planner.answer.planners import end_pool, spawned_pool
-from planner.ask.load_sweep import in_keys
+from planner.ask.load_sweep import IN_FILE
 from planner.ask.request import Request
 from planner.errors import InputError, PlannerError
+from planner.report.words import worded
 from planner.spec.rows import COLUMNS, Row, plan_rows
 
 Answer = tuple[int, list[Row]]
@@ -32,9 +33,9 @@ _ASKED = ("model", "cluster", "gpus", "seq_len", "precision", "optimizer", "stac
 def answer_point(request: Request) -> list[Row]:
     """The rows of a request's best configurations; one with the reason where there is none."""
     try:
-        plan = make_plan(request)
+        plan = worded(make_plan(request), IN_FILE)
     except PlannerError as error:
-        in_keys(error)
+        error.say_in(IN_FILE)
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         asked = {key: getattr(request, key) for key in _ASKED}
         return [

@@ -1,0 +1,107 @@
+"""Every finding that is made has words, every word is of a finding that is made, in all dialects."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.answer.answerer import NOT_MODELLED
+from planner.api import estimate
+from planner.cli.serve import ON_PAGE
+from planner.cli.sweep_workers import IN_FILE
+from planner.dialect import Dialect, as_keyword, on_command_line, option
+from planner.report.words import WORDS, line_of, text_of, worded
+from planner.spec.finding_codes import CODES, TEXT
+from planner.spec.findings import Change, Effect, Finding, finding
+from planner.spec.planfile import Plan
+
+PACKAGE = Path(planner.__file__).parent
+
+
+def made(tree: ast.AST) -> Iterator[str]:
+    """Codes of the findings that a module makes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "finding":
+            codes = [one for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)]
+            yield from (one.value for one in codes if isinstance(one.value, str))
+
+
+def left_out() -> set[str]:
+    return {f"left_out_{what}" for what in NOT_MODELLED}
+
+
+def test_every_code_is_made_and_has_words_and_units() -> None:
+    codes = {code for path in PACKAGE.rglob("*.py") for code in made(ast.parse(path.read_text("utf-8")))}
+    codes = codes - {"left_out_"} | left_out()
+    assert codes == set(CODES) - {TEXT} == set(WORDS)
+
+
+def test_values_have_units_of_planner() -> None:
+    units = {unit for values in CODES.values() for unit in values.values()}
+    assert units <= {
+        "1", "s", "1/s", "bytes", "bytes/s", "tokens", "tokens/s",
+        "FLOP/s", "sequences", "days", "$", "$/J", "kg/J", "name",
+        "configuration", "said",
+    }  # fmt: skip
+
+
+def test_a_finding_has_the_values_of_its_code() -> None:
+    with pytest.raises(AssertionError):
+        finding("more_devices", sequences=8)
+    assert finding("more_devices", devices=8, batch=None).values == {"devices": 8}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said"),
+    [
+        (on_command_line, "--precision fp8 --stack a+b"),
+        (as_keyword, "precision='fp8' stack='a+b'"),
+        (IN_FILE, "precision: fp8 stack: a+b"),
+        (ON_PAGE, "precision: fp8 software: a+b"),
+    ],
+)
+def test_a_change_in_every_dialect(dialect: Dialect, said: str) -> None:
+    change = Change(option="precision", value="fp8", also=Change(option="stack", value="a+b"))
+    effect = Effect(quantity="step_time", share=-0.25)
+    found = finding(
+        "untried_option", change, effect, precision="fp8", options=["b"], meanings=["b's meaning"], needs=["c"],
+        numerics=True,
+    )  # fmt: skip
+    text = f"GEMMs in fp8 and b (b's meaning) would cut the step time by 25%: {said}, if c is installed"
+    assert worded((found,), dialect)[0].text == f"{text} (a choice of numerics)"
+
+
+def test_a_whole_answer_is_worded(example_plan: Plan) -> None:
+    least = finding("least_memory", configuration="tp8", of_those_seen=False, over=2.0**30)
+    fits = Effect(quantity="verdict", before="does_not_fit", after="fits")
+    free = finding("axis_free", Change(option="set"), fits, axis="tp", configuration="tp4")
+    helps = (least, free, Finding(code=TEXT, text=f"a sentence, {option('gpus', 8)}"))
+    plan = example_plan.model_copy(update={"smallest_change": helps})
+    said = worded(plan, as_keyword).smallest_change
+    assert [one.text for one in said[1:]] == ["this would fit: leave tp free (tp4)", "a sentence, gpus=8"]
+    assert text_of(least) == said[0].text
+    assert line_of(said).startswith(
+        "even the configuration that needs least memory (tp8) exceeds the limit by 1 GiB per device; this would fit: "
+    )
+    again = Plan.model_validate_json(worded(plan).model_dump_json(), strict=True)
+    assert again == worded(plan)
+
+
+def test_what_stands_in_two_places_is_one_afterwards(example_plan: Plan) -> None:
+    """As the knee of a curve, which is a size of it."""
+    plan = example_plan.model_copy(update={"smallest_change": (finding("nothing_makes_fit"),)})
+    first, (second,) = worded((plan, (plan,)))
+    assert first is second
+    assert first is not plan
+
+
+def test_python_gets_its_own_words() -> None:
+    plan = estimate("llama-3.2-1b", "1x8 h100", set={"tp": 2})
+    (found,) = (one for one in plan.smallest_change if one.change and one.change.option == "precision")
+    assert found.text.endswith(": precision='fp8' (a choice of numerics)")
+    refused = estimate("llama-3.2-1b", "1x8 h100", set={"tp": 3}, mtp=False)
+    assert not any("--" in broken.hint for broken in refused.violations)
