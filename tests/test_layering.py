@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("solve",),
     ("ask",),
     ("answer",),
-    ("report", "calibrate"),
+    ("report", "calibrate", "dryrun"),
     ("api", "cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
