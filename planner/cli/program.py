@@ -236,6 +236,7 @@ def schedule(
 _VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "plan": ("program", "PLAN_EPILOG"),
     "estimate": ("program", "ESTIMATE_EPILOG"),
+    "dryrun": ("dryrun", "EPILOG"),
     "model": ("listings", "MODEL_EPILOG"),
     "clusters": ("listings", "CLUSTERS_EPILOG"),
     "stacks": ("listings", "STACKS_EPILOG"),

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from planner.errors import FileInputError, UnknownNameError, field_must, sort_of
+from planner.errors import FileInputError, InputError, UnknownNameError, field_must, sort_of
 from planner.spec.findings import finding
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
@@ -127,6 +127,19 @@ def load_model(name_or_path: str, with_mtp: bool = False) -> ModelSpec:
 def _load_catalog_model(name: str, with_mtp: bool) -> ModelSpec:
     path = _catalog_folder() / name / "config.json"
     return _read(path.read_bytes(), f"catalog/models/{name}/config.json", name, ".json", with_mtp)
+
+
+def hf_fields(model: ModelSpec) -> Mapping[str, Any]:
+    """The fields of the `config.json` that a model was read from. Raises `InputError` where it was described by hand."""
+    if model.described:
+        if "model_type" not in model.described:
+            must = "the model must be a Hugging Face config.json"
+            raise InputError(must, f"{model.name}, which is described by hand", "give its config.json")
+        return model.described
+    name = resolve_catalog_name(model.name) or model.name
+    fields = json.loads((_catalog_folder() / name / "config.json").read_text(encoding="utf-8"))
+    assert isinstance(fields, dict), "the catalog holds objects"
+    return fields
 
 
 def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:

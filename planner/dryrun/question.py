@@ -1,0 +1,182 @@
+"""Which training step does a question mean, and what does its dry run say? `make_dryrun`.
+
+Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch and is loaded for a run only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from planner.answer.estimate import asked_config, make_estimate
+from planner.ask.option import as_written
+from planner.ask.request import Question, resolve
+from planner.catalog.stack_options import (
+    AUTOCAST,
+    EAGER_ATTENTION,
+    EAGER_EXPERTS,
+    FOREACH,
+    SEPARATOR,
+)
+from planner.dialect import option
+from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.outcome import RankMemory, memory_of
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.errors import InputError, UnsupportedError, install_hint
+from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.findings import Finding
+from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.load_model import hf_fields
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+
+_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+_TARGETS: Final = {
+    AdapterTargets.ALL_LINEAR: "all-linear",
+    AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
+    AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),
+}
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What one configuration does to its devices, by running its software's own step.
+
+    `estimated_peak`: what `planner estimate` says of the same [bytes].
+    """
+
+    model: str
+    accelerator: str
+    devices: int
+    configuration: str
+    stack: str
+    software: Mapping[str, str]
+    """Packages that were run, and their versions."""
+    ranks: tuple[RankMemory, ...]
+    estimated_peak: float
+    assumptions: tuple[Finding, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Does every rank's step run?"""
+        return self.worst.out_of_memory is None
+
+    @property
+    def worst(self) -> RankMemory:
+        """The rank that needs most."""
+        return max(self.ranks, key=lambda one: one.reserved_peak)
+
+
+def make_dryrun(asked: Question, settings: AllocatorSettings) -> DryRun:
+    """The dry run of one named configuration.
+
+    Raises `InputError` for an illegal configuration or a missing package, `UnsupportedError` for what cannot be run.
+    """
+    estimate = make_estimate(asked)
+    if estimate.violations:
+        broken = estimate.violations[0]
+        raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
+    problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
+    config, _, defaults = asked_config(asked, problem)
+    recipe = recipe_of(problem, config, hf_fields(problem.model))
+    capability = _capability(problem)
+    recorded = _step()(recipe, capability)
+    memory = memory_of(recorded, settings, allocator_limit(problem, asked))
+    return DryRun(
+        model=problem.model.name,
+        accelerator=problem.cluster.accelerator.name,
+        devices=problem.cluster.num_devices,
+        configuration=config.describe(problem.context_kinds[0]),
+        stack=problem.stack.name,
+        software=_software(),
+        ranks=(memory,),
+        estimated_peak=estimate.choices[0].memory.peak,
+        assumptions=(*assumed, *defaults),
+    )
+
+
+def allocator_limit(problem: Problem, asked: Question) -> int:
+    """What the allocator of a device can have: its memory less the driver's, and what the question keeps back
+    [bytes]."""
+    memory = problem.cluster.accelerator.memory
+    kept = max(memory * asked.headroom if "headroom" in as_written(asked) else 0.0, asked.min_free or 0.0)
+    return int(memory - problem.stack.overhead.context - kept)
+
+
+def recipe_of(problem: Problem, config: ParallelConfig, fields: Mapping[str, Any]) -> Recipe:
+    """What is run of a configuration, on each of its ranks. Raises `UnsupportedError` for what is not."""
+    job, name = problem.job, problem.stack.name
+    options = set(name.split(SEPARATOR)[1:])
+    _check(problem, config, options)
+    return Recipe(
+        config=fields,
+        name=problem.model.name,
+        micro_batch=config.micro_batch,
+        seq_len=job.seq_len,
+        num_microbatches=config.num_microbatches,
+        weights=_weights(job, options),
+        attention="eager" if EAGER_ATTENTION in options else "sdpa",
+        experts="eager" if EAGER_EXPERTS in options else None,
+        checkpointing=(
+            Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
+        ),
+        update=Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED,
+        adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
+    )
+
+
+def _weights(job: Job, options: set[str]) -> Weights:
+    half = job.precision is Precision.FP16
+    if AUTOCAST in options:
+        return Weights.AMP_FP16 if half else Weights.AMP_BF16
+    return Weights.FP16 if half else Weights.BF16
+
+
+def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
+    """Refuse by name what is not run yet. Raises `UnsupportedError`."""
+    job, stack = problem.job, problem.stack
+    refused = [
+        (f"the stack {stack.name}", stack.framework != "transformers"),
+        (f"{problem.cluster.num_devices} devices", problem.cluster.num_devices > 1),
+        (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
+        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
+        (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
+        (f"weights of {job.frozen_bits} bits", job.lora_rank is not None and job.frozen_bits != 16),
+        ("offload", bool(config.offload)),
+        ("padded or packed batches", job.mean_length is not None or job.packed),
+    ]
+    named = [what for what, there in refused if there]
+    if named:
+        must = (
+            "a dry run runs transformers on one device: AdamW in bf16 or fp16, also under autocast, and LoRA"
+        )
+        raise UnsupportedError(
+            must, "; ".join(named), f"{option('stack', 'transformers-2026')} on one device"
+        )
+
+
+def _capability(problem: Problem) -> tuple[int, int]:
+    major, _, minor = (problem.cluster.accelerator.compute_capability or "0.0").partition(".")
+    return int(major), int(minor)
+
+
+def _step() -> Any:
+    try:
+        from planner.dryrun.transformers_step import record_step
+    except ImportError as error:
+        must = "a dry run needs PyTorch and transformers"
+        raise InputError(must, str(error), install_hint("dryrun")) from error
+    return record_step
+
+
+def _software() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("torch", "transformers", "peft"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

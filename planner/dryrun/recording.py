@@ -1,0 +1,61 @@
+"""What was written down of a program that ran: its operations, its allocations, and which made which.
+
+Left out: how it is written down (`recorder.py`), which needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from planner.dryrun.allocator.trace import Trace
+
+
+class Phase(StrEnum):
+    """A part of a step."""
+
+    BUILD = "build"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Holds(StrEnum):
+    """What a block of memory holds."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATES = "optimizer_states"
+    ACTIVATIONS = "activations"
+    WORKSPACE = "workspace"
+    TEMPORARY = "temporary"
+
+
+Shape = tuple[tuple[int, ...], str]
+"""Dimensions of a tensor and its number format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation that ran: `first`: the number of events before it."""
+
+    name: str
+    module: str
+    phase: Phase
+    first: int
+    taken: tuple[Shape, ...]
+    given: tuple[Shape, ...]
+
+
+@dataclass
+class Recording:
+    """A program's allocations, and the operations that made them; `made_by`: of each block, the operation's number, or
+    -1 where none made it; `kinds`: of some blocks, what they hold. `second_step`, `end`: the numbers of events before the
+    second step, and of all."""
+
+    trace: Trace = field(default_factory=Trace)
+    operations: list[Operation] = field(default_factory=list)
+    made_by: list[int] = field(default_factory=list)
+    kinds: dict[int, Holds] = field(default_factory=dict)
+    second_step: int = 0
+    end: int = 0

@@ -1,0 +1,108 @@
+"""What does a program decide by the values of its tensors, where these are fake?
+
+Whole numbers that are not data, such as positions, masks and the ends of packed texts, and single numbers are computed
+beside the fake ones, so that a program asks them as it does on a device. What follows from activations has no value: experts are
+chosen evenly, and a question that is neither is refused. Left out: large tensors of whole numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from planner.errors import UnsupportedError
+
+LARGEST: Final = 2**20  # elements of a tensor whose values are computed
+_VALUE: Final = "_planner_value"
+_ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+_NONZERO: Final = torch.ops.aten.nonzero.default
+
+
+def give_value(fake: Any, value: Any) -> None:
+    """Say what a fake tensor holds."""
+    setattr(fake, _VALUE, value)
+
+
+class Values:
+    """Values of the small whole-number tensors of a run; `experts`: of a layer, 0 where there are none."""
+
+    def __init__(self, experts: int) -> None:
+        self.experts = experts
+
+    def answered(self, func: Any, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Whether an operation's result depends on values, and the result. Raises `UnsupportedError`."""
+        if func in _ASKS:
+            return True, self._number(args[0])
+        if func is _NONZERO:
+            return True, self._places(args[0])
+        return False, None
+
+    def follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: list[Any]) -> None:
+        """Compute what an operation gave or changed, where everything that it took has a value."""
+        changes = func._schema.is_mutable
+        if not changes and not (out and all(_is_followed(one) for one in out)):
+            return
+        taken = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if any(_value(one) is None for one in taken) or torch.Tag.nondeterministic_seeded in func.tags:
+            for one in _changed(func, args) if changes else ():
+                if hasattr(one, _VALUE):
+                    delattr(one, _VALUE)
+            return
+        args, kwargs = tree_map_only(torch.Tensor, _value, (args, kwargs))
+        with unset_fake_temporarily():
+            values = func(*args, **kwargs)
+        for one, value in zip(out, values if isinstance(values, (tuple, list)) else [values], strict=False):
+            give_value(one, value)
+
+    def _number(self, tensor: Any) -> Any:
+        value = _value(tensor)
+        if value is not None:
+            with unset_fake_temporarily():
+                return value.item()
+        if tensor.dtype == torch.bool:
+            return False  # as of losses that are not finite, and experts beyond the last
+        raise UnsupportedError(
+            "a dry run needs a step whose shapes do not follow from activations",
+            f"a {str(tensor.dtype).removeprefix('torch.')} that the program reads",
+            "run a model or an implementation without it",
+        )
+
+    def _places(self, mask: Any) -> Any:
+        """Where a mask is set: of experts that got tokens all, and of tokens an expert's even share."""
+        value = _value(mask)
+        with unset_fake_temporarily():
+            if value is not None:
+                places = value.nonzero()
+            elif mask.dim() == 1 and mask.numel() == self.experts:
+                places = torch.arange(self.experts)[:, None]
+            else:
+                places = None
+        share = (mask.numel() // max(self.experts, 1), mask.dim())
+        found = torch.empty(share if places is None else places.shape, dtype=torch.int64)
+        if places is not None:
+            give_value(found, places)
+        return found
+
+
+def _value(tensor: Any) -> Any:
+    """What a tensor holds; None where that is not known."""
+    return getattr(tensor, _VALUE, None) if isinstance(tensor, FakeTensor) else tensor
+
+
+def _is_followed(tensor: Any) -> bool:
+    """May the values of a tensor be computed? Of whole numbers, and of single ones such as a count of steps."""
+    dtype = tensor.dtype
+    most = 1 if dtype.is_floating_point or dtype.is_complex else LARGEST
+    return bool(tensor.numel() <= most)
+
+
+def _changed(func: Any, args: tuple[Any, ...]) -> list[Any]:
+    """Tensors that an operation writes into."""
+    written = (
+        arg for arg, given in zip(args, func._schema.arguments, strict=False)
+        if given.alias_info is not None and given.alias_info.is_write
+    )  # fmt: skip
+    return [one for one in tree_leaves(list(written)) if isinstance(one, torch.Tensor)]

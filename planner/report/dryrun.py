@@ -1,0 +1,131 @@
+"""What did a dry run find? Plain data, and a document for the terminal.
+
+Left out: the dry run (`planner/dryrun/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+
+from planner.dryrun.outcome import Alive, RankMemory
+from planner.dryrun.question import DryRun
+from planner.dryrun.recording import Phase
+from planner.report.text import bullets, labelled, listing, prose, section
+from planner.report.words import dumped, texts
+from planner.spec.verdict import MemoryVerdict
+from planner.units import GIB, format_capacity
+
+_STYLES: Final = {MemoryVerdict.FITS: "bold green", MemoryVerdict.BORDERLINE: "bold yellow"}
+_ROWS: Final = 12  # of what is alive
+_BARS: Final = " ▁▂▃▄▅▆▇█"
+_COLUMNS: Final = 72
+_MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
+
+
+def dryrun_facts(found: DryRun) -> dict[str, Any]:
+    """The dry run as plain data: amounts in bytes."""
+    worst = found.worst
+    return {
+        "verdict": str(worst.verdict),
+        "allocated_peak": worst.allocated_peak,
+        "reserved_peak": worst.reserved_peak,
+        "limit": worst.limit,
+        "phase": str(worst.phase),
+        "operation": worst.operation,
+        "module": worst.module,
+        "operations": worst.operations,
+        "estimated_peak": found.estimated_peak,
+        "model": found.model,
+        "accelerator": found.accelerator,
+        "devices": found.devices,
+        "configuration": found.configuration,
+        "stack": found.stack,
+        "software": dict(found.software),
+        "ranks": [_rank_facts(rank) for rank in found.ranks],
+        "assumptions": dumped(found.assumptions),
+    }
+
+
+def _rank_facts(rank: RankMemory) -> dict[str, Any]:
+    facts = asdict(rank)
+    if rank.out_of_memory is not None:
+        facts["out_of_memory"]["unallocated"] = rank.out_of_memory.unallocated
+    return facts
+
+
+def dryrun_document(found: DryRun) -> RenderableType:
+    """Verdict, peaks, timeline, what is alive at the peak."""
+    worst = found.worst
+    verdict = str(worst.verdict).replace("_", " ")
+    head = (
+        f"{found.configuration}: {verdict}, {_gib(worst.allocated_peak)} GiB allocated and "
+        f"{_gib(worst.reserved_peak)} reserved of {_gib(worst.limit)} that the allocator can have"
+    )
+    blocks: list[RenderableType] = [prose(head, _STYLES.get(worst.verdict, "bold red"))]
+    blocks.append(section("Peak", labelled(_peak(found))))
+    blocks.append(section("Allocated over a step (f forward, b backward, o optimizer)", prose(_drawn(worst))))
+    blocks.append(
+        section("Held at the peak [GiB]", listing(("what", "made in", "GiB", "blocks"), _held(worst.alive)))
+    )
+    if found.assumptions:
+        blocks.append(section("Assumed", bullets(texts(found.assumptions))))
+    return Group(*blocks)
+
+
+def _peak(found: DryRun) -> list[tuple[str, str, str]]:
+    worst = found.worst
+    ran = ", ".join(f"{name} {version}" for name, version in found.software.items())
+    rows = [
+        ("when", f"{worst.phase}: {_short(worst.operation)}", worst.module),
+        ("first step", f"{_gib(worst.first_step_allocated_peak)} GiB", "allocated, before there are moments"),
+        (
+            "estimate",
+            format_capacity(found.estimated_peak),
+            "by planner estimate, with all that lies outside PyTorch",
+        ),
+        ("ran", f"{worst.operations:,} operations", f"a step, of {ran}"),
+    ]
+    failed = worst.out_of_memory
+    if failed is not None:
+        held = f"{_gib(failed.allocated)} allocated, {_gib(failed.unallocated)} reserved but unallocated"
+        rows.insert(1, ("out of memory", f"{_gib(failed.tried)} GiB", f"asked for, {held}"))
+    if worst.helped_by:
+        rows.insert(1, ("would fit with", " or ".join(worst.helped_by), "as --alloc-conf"))
+    return rows
+
+
+def _held(alive: Iterable[Alive]) -> list[tuple[str, ...]]:
+    every = list(alive)
+    rows = [
+        (str(one.holds).replace("_", " "), one.module, _gib(one.size), f"{one.blocks:,}")
+        for one in every[:_ROWS]
+    ]
+    rest = every[_ROWS:]
+    if rest:
+        size, blocks = sum(one.size for one in rest), sum(one.blocks for one in rest)
+        rows.append(("others", "", _gib(size), f"{blocks:,}"))
+    return rows
+
+
+def _drawn(rank: RankMemory) -> str:
+    """The timeline as a row of bars, and the phases below."""
+    points = rank.timeline
+    if not points:
+        return ""
+    top = max(size for _, size in points)
+    shown = [points[i * len(points) // _COLUMNS :][: -(-len(points) // _COLUMNS)] for i in range(_COLUMNS)]
+    bars = "".join(_BARS[round(max(size for _, size in part) / top * (len(_BARS) - 1))] for part in shown)
+    marks = "".join(_MARKS.get(part[0][0], " ") for part in shown)
+    return f"{bars}\n{marks}"
+
+
+def _short(operation: str) -> str:
+    return operation.removeprefix("aten.").partition(".")[0]
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}"
