@@ -100,15 +100,20 @@ def judged(row: Row, configs: Path, folder: Path, stack: str = STACK) -> Judged:
     (choice,) = plan.choices
     memory, failed = choice.memory, row["oom"] == "True"
     outside = memory.terms["outside_allocator"]
-    settings = [row["model"], row["weights"].split()[0], f"{row['micro_batch']} x {row['seq_len']}"]
-    names = ("checkpointing", "lora_rank", "layers", "grad_accumulation")
-    settings += [f"{name} {row[name]}" for name in names if row[name] not in ("", "False", "1")]
-    settings += plan.subject.stack.name.split(SEPARATOR)[1:]
     return Judged(
-        row["id"], ", ".join(settings), choice.step_time, memory.logged, memory.peak - outside, str(memory.verdict),
+        row["id"], settings_of(row), choice.step_time, memory.logged, memory.peak - outside, str(memory.verdict),
         *(None if failed else float(row[name]) * unit for name, unit in
           (("step_s", 1.0), ("peak_allocated_gib", GIB), ("peak_reserved_gib", GIB))),
     )  # fmt: skip
+
+
+def settings_of(row: Row) -> str:
+    """What a run did, in a line."""
+    settings = [row["model"], row["weights"].split()[0], f"{row['micro_batch']} x {row['seq_len']}"]
+    names = ("checkpointing", "lora_rank", "layers", "grad_accumulation")
+    settings += [f"{name} {row[name]}" for name in names if row[name] not in ("", "False", "1")]
+    options = [option for (column, value), option in OPTIONS.items() if row[column] == value]
+    return ", ".join([*settings, *options])
 
 
 def errors(found: Sequence[Judged], predicted: str, measured: str) -> np.ndarray[Any, Any]:

@@ -32,7 +32,7 @@ from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 _RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
-_TARGETS: Final = {
+_TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ALL_LINEAR: "all-linear",
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
     AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),

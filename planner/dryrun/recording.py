@@ -49,9 +49,11 @@ class Operation:
 
 @dataclass
 class Recording:
-    """A program's allocations, and the operations that made them; `made_by`: of each block, the operation's number, or
-    -1 where none made it; `kinds`: of some blocks, what they hold. `second_step`, `end`: the numbers of events before the
-    second step, and of all."""
+    """A program's allocations, and the operations that made them.
+
+    `made_by`: of each block, the operation's number, or -1 where none made it; `kinds`: of some blocks, what they hold.
+    `second_step`, `end`: the numbers of events before the second step, and of all.
+    """
 
     trace: Trace = field(default_factory=Trace)
     operations: list[Operation] = field(default_factory=list)

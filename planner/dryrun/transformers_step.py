@@ -31,6 +31,7 @@ _ASK_FOR_TRACES: Final = (
     "modeling_attn_mask_utils",
     "modeling_flash_attention_utils",
 )
+_TRACED: Final = "is_tracing"
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -76,14 +77,14 @@ def _on_device() -> Iterator[None]:
 def _not_traced() -> Iterator[None]:
     """transformers takes fake tensors for a trace, and makes masks then that it leaves out otherwise."""
     modules = [importlib.import_module(f"transformers.{name}") for name in _ASK_FOR_TRACES]
-    before = [module.is_tracing for module in modules]
+    before = [getattr(module, _TRACED) for module in modules]
     try:
         for module in modules:
-            module.is_tracing = lambda tensor=None: False
+            setattr(module, _TRACED, lambda tensor=None: False)
         yield
     finally:
         for module, own in zip(modules, before, strict=True):
-            module.is_tracing = own
+            setattr(module, _TRACED, own)
 
 
 def _config_of(recipe: Recipe) -> Any:

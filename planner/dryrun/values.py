@@ -1,8 +1,8 @@
 """What does a program decide by the values of its tensors, where these are fake?
 
 Whole numbers that are not data, such as positions, masks and the ends of packed texts, and single numbers are computed
-beside the fake ones, so that a program asks them as it does on a device. What follows from activations has no value: experts are
-chosen evenly, and a question that is neither is refused. Left out: large tensors of whole numbers.
+beside the fake ones, so that a program asks them as it does on a device. What follows from activations has no value:
+experts are chosen evenly, and a question that is neither is refused. Left out: large tensors of whole numbers.
 """
 
 from __future__ import annotations

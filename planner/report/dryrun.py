@@ -100,7 +100,7 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
 
 def _held(alive: Iterable[Alive]) -> list[tuple[str, ...]]:
     every = list(alive)
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (str(one.holds).replace("_", " "), one.module, _gib(one.size), f"{one.blocks:,}")
         for one in every[:_ROWS]
     ]

@@ -130,7 +130,7 @@ def _load_catalog_model(name: str, with_mtp: bool) -> ModelSpec:
 
 
 def hf_fields(model: ModelSpec) -> Mapping[str, Any]:
-    """The fields of the `config.json` that a model was read from. Raises `InputError` where it was described by hand."""
+    """The fields of the `config.json` that a model was read from. Raises `InputError` for one described by hand."""
     if model.described:
         if "model_type" not in model.described:
             must = "the model must be a Hugging Face config.json"

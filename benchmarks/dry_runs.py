@@ -1,0 +1,147 @@
+"""How far are dry runs from training steps that were measured on one device, and do they fit as told?
+
+    python -m benchmarks.dry_runs RUNS.csv CONFIGS [--only ID ...] [--json OUT] [--write]
+
+Input as that of `benchmarks/device_runs.py`. Every run is told, also those that cannot be run dry. Needs what
+`planner dryrun` needs. Left out: times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.device_runs import Row, question_of, settings_of
+from benchmarks.results_file import write_section
+from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.question import make_dryrun
+from planner.errors import UnsupportedError
+from planner.spec.verdict import MemoryVerdict
+from planner.units import GIB
+
+MEASURED: Final = {"allocated": "peak_allocated_gib", "reserved": "peak_reserved_gib"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run dry and on a device [GiB]; measured amounts are none where it ran out of memory, others where it cannot be
+    run dry, for which there is a `reason`. `seconds` of a processor."""
+
+    id: str
+    settings: str
+    failed: bool
+    verdict: str
+    allocated: float | None
+    reserved: float | None
+    measured_allocated: float | None
+    measured_reserved: float | None
+    seconds: float
+    reason: str = ""
+
+
+def judged(row: Row, configs: Path, folder: Path) -> Judged:
+    """A run as told and as measured."""
+    failed = row["oom"] == "True"
+    known = {name: None if failed else float(row[column]) for name, column in MEASURED.items()}
+    began = time.process_time()
+    verdict, peaks, reason = "", (None, None), ""
+    try:
+        memory = make_dryrun(question_of(row, configs, folder), AllocatorSettings()).worst
+        verdict = str(memory.verdict)
+        peaks = memory.allocated_peak / GIB, memory.reserved_peak / GIB
+    except UnsupportedError as error:
+        reason = error.given
+    seconds = time.process_time() - began
+    return Judged(
+        row["id"],
+        settings_of(row),
+        failed,
+        verdict,
+        *peaks,
+        known["allocated"],
+        known["reserved"],
+        seconds,
+        reason,
+    )
+
+
+def errors(found: Sequence[Judged], name: str) -> np.ndarray:
+    """Told over measured, less one, of the runs that ran both ways (n,) [1]."""
+    pairs = [(getattr(one, name), getattr(one, f"measured_{name}")) for one in found]
+    return np.array(
+        [told / measured - 1 for told, measured in pairs if told is not None and measured is not None]
+    )
+
+
+def section(found: Sequence[Judged]) -> str:
+    """Errors and verdicts, and every run."""
+    told = [one for one in found if not one.reason]
+    failed, ran = [one for one in told if one.failed], [one for one in told if not one.failed]
+    missed = sum(one.verdict == MemoryVerdict.FITS for one in failed)
+    refused = sum(one.verdict == MemoryVerdict.DOES_NOT_FIT for one in ran)
+    unsure = sum(one.verdict == MemoryVerdict.BORDERLINE for one in ran)
+    lines = [
+        f"{len(told)} of {len(found)} runs can be run dry: {missed} of {len(failed)} recorded failures are called a fit, "
+        f"{refused} of {len(ran)} that ran no fit and {unsure} borderline.",
+        "", "| | runs | error, median | 90th percentile | worst |", "|---|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for name in MEASURED:
+        size = np.abs(errors(told, name))
+        shares = (np.median(size), np.quantile(size, 0.9), size.max())
+        lines.append(
+            f"| {name} peak | {len(size)} | " + " | ".join(f"{share:.2%}" for share in shares) + " |"
+        )
+    lines += ["", "| run | verdict | allocated, told and measured [GiB] | reserved |", "|---|---|---:|---:|"]
+    lines += [_line(one) for one in found]
+    seconds = [one.seconds for one in told]
+    return "\n".join(
+        [*lines, "", f"{np.median(seconds):.1f} CPU s a run in the median, {max(seconds):.1f} at most."]
+    )
+
+
+def _line(one: Judged) -> str:
+    if one.reason:
+        return f"| {one.settings} | not run: {one.reason} | | |"
+    cells = []
+    for name in MEASURED:
+        told, measured = getattr(one, name), getattr(one, f"measured_{name}")
+        against = "out of memory" if measured is None else f"{measured:.2f} ({told / measured - 1:+.2%})"
+        cells.append(f"{told:.2f} / {against}")
+    return f"| {one.settings} | {one.verdict.replace('_', ' ')} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Judge the runs of a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dry_runs", description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("configs", type=Path, help="a folder with a config.json for every model")
+    parser.add_argument("--only", nargs="*", help="these runs alone")
+    parser.add_argument("--json", type=Path, help="every run as told and as measured")
+    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    given = parser.parse_args()
+    found = []
+    with given.runs.open(newline="", encoding="utf-8") as lines, tempfile.TemporaryDirectory() as folder:
+        for row in csv.DictReader(lines):
+            if not given.only or row["id"] in given.only:
+                found.append(judged(row, given.configs, Path(folder)))
+                print(_line(found[-1]), file=sys.stderr, flush=True)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
+    inside = section(found)
+    print(inside)
+    if given.write:
+        write_section("dry-runs", inside)
+
+
+if __name__ == "__main__":
+    main()
