@@ -91,8 +91,8 @@ def section(found: Sequence[Judged]) -> str:
     refused = sum(one.verdict == MemoryVerdict.DOES_NOT_FIT for one in ran)
     unsure = sum(one.verdict == MemoryVerdict.BORDERLINE for one in ran)
     lines = [
-        f"{len(told)} of {len(found)} runs can be run dry: {missed} of {len(failed)} recorded failures are called a fit, "
-        f"{refused} of {len(ran)} that ran no fit and {unsure} borderline.",
+        f"{len(told)} of {len(found)} runs can be run dry: {missed} of {len(failed)} recorded failures are called a "
+        f"fit, {refused} of {len(ran)} that ran no fit and {unsure} borderline.",
         "", "| | runs | error, median | 90th percentile | worst |", "|---|---:|---:|---:|---:|",
     ]  # fmt: skip
     for name in MEASURED:

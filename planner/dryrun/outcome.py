@@ -25,7 +25,6 @@ ERROR: Final = (
 )
 HELP: Final = ("expandable_segments:True", "max_split_size_mb:512")
 _LAYER: Final = re.compile(r"\.\d+(?=\.|$)")
-_BY_PHASE: Final = {Phase.BUILD: Holds.WEIGHTS, Phase.FORWARD: Holds.ACTIVATIONS}
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,8 @@ def alive_at(recording: Recording, replayed: Replay, event: int) -> tuple[Alive,
     for block, size in asked.items():
         at = recording.made_by[block]
         phase = recording.operations[at].phase if at >= 0 else Phase.BUILD
-        holds = recording.kinds.get(block, _BY_PHASE.get(phase, Holds.TEMPORARY))
+        kept = Holds.ACTIVATIONS if phase is Phase.FORWARD else Holds.TEMPORARY
+        holds = recording.kinds.get(block, kept)
         module = _LAYER.sub(".*", recording.operations[at].module) if at >= 0 else ""
         total = sums[holds, module]
         total[0] += size

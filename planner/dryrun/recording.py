@@ -23,6 +23,7 @@ class Phase(StrEnum):
 class Holds(StrEnum):
     """What a block of memory holds."""
 
+    INPUT = "input"
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer_states"

@@ -151,6 +151,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = _optimizer(recipe.update, trained)
     tokens = torch.randint(0, config.get_text_config().vocab_size, (recipe.micro_batch, recipe.seq_len))
+    recorder.hold([tokens], Holds.INPUT)
     autocast = recipe.weights.autocast
     dtype = getattr(torch, autocast or "bfloat16")
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)

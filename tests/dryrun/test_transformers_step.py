@@ -1,0 +1,186 @@
+"""Does a model's own step, run on fake tensors, ask for what it asks a GPU for? Needs PyTorch and transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.outcome import RankMemory, memory_of
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recording import Holds, Recording
+from planner.errors import InputError, UnsupportedError
+
+pytestmark = pytest.mark.slow
+HOPPER = (9, 0)
+LIMIT = 2**40
+TINY: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "vocab_size": 1000,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
+PLAIN = Recipe(TINY, "tiny", micro_batch=2, seq_len=512)
+TOKENS = 2 * 512
+# two layers of attention, MLP and norms, embedding, head and the last norm
+PARAMETERS = 2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 640 + 2 * 256) + 2 * 1000 * 256 + 256
+
+
+@pytest.fixture(autouse=True)
+def _needs_torch() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+
+
+def recorded(recipe: Recipe) -> Recording:
+    from planner.dryrun.transformers_step import record_step
+
+    return record_step(recipe, HOPPER)
+
+
+def memory(recipe: Recipe) -> RankMemory:
+    return memory_of(recorded(recipe), AllocatorSettings(), LIMIT)
+
+
+def held(found: RankMemory, holds: Holds) -> int:
+    return sum(one.size for one in found.alive if one.holds is holds)
+
+
+def names(recipe: Recipe) -> list[str]:
+    return [one.name for one in recorded(recipe).operations]
+
+
+def test_states_are_those_of_the_parameters() -> None:
+    found = memory(PLAIN)
+    assert held(found, Holds.OPTIMIZER_STATES) == pytest.approx(2 * 2 * PARAMETERS, abs=4096)
+    # and the rotary embedding's frequencies, which are there twice
+    assert held(found, Holds.WEIGHTS) == pytest.approx(2 * PARAMETERS, abs=4096)
+    wide = memory(replace(PLAIN, weights=Weights.AMP_BF16))
+    assert held(wide, Holds.OPTIMIZER_STATES) == pytest.approx(2 * 4 * PARAMETERS, abs=4096)
+
+
+def test_products_have_a_workspace_for_each_pass() -> None:
+    assert held(memory(PLAIN), Holds.WORKSPACE) == 2 * 32 * 2**20
+
+
+def test_the_loss_holds_logits_as_the_model_makes_them() -> None:
+    """At its peak: logits in bf16, and three copies in fp32 (log-softmax, and two gradients)."""
+    found = memory(PLAIN)
+    logits = TOKENS * 1000
+    assert found.operation == "aten._log_softmax_backward_data.default"
+    assert held(found, Holds.TEMPORARY) >= 2 * 4 * logits
+
+
+def test_attention_is_the_flash_kernel_and_holds_no_mask() -> None:
+    ran = names(PLAIN)
+    assert ran.count("aten._scaled_dot_product_flash_attention.default") == 2 * 2
+    square = [one for one in recorded(PLAIN).operations for shape, _ in one.given if shape[-2:] == (512, 512)]
+    assert not square
+
+
+def test_eager_attention_writes_scores_out() -> None:
+    eager = recorded(replace(PLAIN, attention="eager"))
+    scores = [one for one in eager.operations if ((2, 4, 512, 512), "float32") in one.given]
+    assert {one.name for one in scores} >= {"aten._softmax.default"}
+    softmax = next(one for one in scores if one.name == "aten._softmax.default")
+    assert softmax.taken == (((2, 4, 512, 512), "bfloat16"),)  # in one kernel, without a copy in fp32
+
+
+def test_checkpointing_runs_layers_again_and_holds_their_inputs() -> None:
+    plain, again = memory(PLAIN), memory(replace(PLAIN, checkpointing=Checkpointing.NON_REENTRANT))
+    assert again.operations > plain.operations
+    assert held(again, Holds.ACTIVATIONS) < held(plain, Holds.ACTIVATIONS)
+    ran = names(replace(PLAIN, checkpointing=Checkpointing.NON_REENTRANT))
+    assert ran.count("aten._scaled_dot_product_flash_attention.default") == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("way", [Checkpointing.NON_REENTRANT, Checkpointing.REENTRANT])
+def test_both_ways_of_checkpointing_run(way: Checkpointing) -> None:
+    assert memory(replace(PLAIN, checkpointing=way)).allocated_peak > 0
+
+
+def test_autocast_runs_norms_as_cuda_does() -> None:
+    """Powers and roots in fp32, products in bf16, also of the weights, which are cast once a pass."""
+    found = recorded(replace(PLAIN, weights=Weights.AMP_BF16))
+    products = [one for one in found.operations if one.name == "aten.mm.default"]
+    assert {dtype for one in products for _, dtype in one.given} == {"bfloat16"}
+    roots = [one for one in found.operations if one.name == "aten.rsqrt.default"]
+    assert roots
+    assert {dtype for one in roots for _, dtype in one.given} == {"float32"}
+
+
+def test_autocast_and_functions_are_as_before_afterwards() -> None:
+    import torch
+
+    plain = torch.nn.functional.scaled_dot_product_attention
+    recorded(replace(PLAIN, weights=Weights.AMP_BF16))
+    assert torch.nn.functional.scaled_dot_product_attention is plain
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.exp(torch.ones(2, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert torch.softmax(torch.ones(2, dtype=torch.bfloat16), 0, dtype=torch.float32).dtype == torch.float32
+    assert not isinstance(torch.ones(2), torch._subclasses.fake_tensor.FakeTensor)
+
+
+def test_dropout_keeps_a_mask_of_bytes() -> None:
+    gpt2 = {
+        "model_type": "gpt2",
+        "n_embd": 128,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 512,
+        "vocab_size": 500,
+    }
+    found = recorded(Recipe(gpt2, "gpt2", 1, 256))
+    dropped = [one for one in found.operations if one.name == "aten.native_dropout.default"]
+    assert dropped
+    assert dropped[0].given[1][1] == "bool"
+
+
+def test_update_by_foreach_kernels_has_temporaries() -> None:
+    fused = memory(replace(PLAIN, update=Update.ADAMW_FUSED))
+    foreach = memory(replace(PLAIN, update=Update.ADAMW_FOREACH))
+    assert foreach.operations > fused.operations
+
+
+def test_micro_batches_after_the_first_find_gradients() -> None:
+    one, two = memory(PLAIN), memory(replace(PLAIN, num_microbatches=4))
+    assert two.allocated_peak - one.allocated_peak == pytest.approx(2 * PARAMETERS, rel=0.02)
+
+
+def test_adapters_alone_have_states() -> None:
+    pytest.importorskip("peft")
+    found = memory(replace(PLAIN, adapters=Adapters(8, ("q_proj", "v_proj"))))
+    assert held(found, Holds.OPTIMIZER_STATES) < 2**20
+
+
+@pytest.mark.parametrize("experts", ["grouped_mm", "eager"])
+def test_experts_get_even_shares_of_the_tokens(experts: str) -> None:
+    mixture = TINY | {
+        "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+        "head_dim": 64,
+    }  # fmt: skip
+    found = recorded(Recipe(mixture, "mixture", 2, 512, experts=experts))
+    products = [one for one in found.operations if "grouped_mm" in one.name]
+    if experts == "grouped_mm":
+        assert products
+        assert products[0].taken[0][0][0] == TOKENS * 2
+    else:
+        products = [one for one in found.operations if one.name == "aten.mm.default"]
+        assert TOKENS * 2 // 8 in {one.given[0][0][0] for one in products if one.module.endswith("experts")}
+
+
+def test_a_configuration_that_the_library_does_not_know_is_refused() -> None:
+    with pytest.raises(InputError, match="no-such-model"):
+        recorded(Recipe({"model_type": "no-such-model"}, "unknown", 1, 16))
+
+
+def test_what_cannot_be_run_says_why() -> None:
+    with pytest.raises(UnsupportedError, match="Error"):
+        recorded(replace(PLAIN, adapters=Adapters(8, ("no_such_module",))))
+
+
+def test_the_same_step_asks_for_the_same_again() -> None:
+    first, again = memory(PLAIN), memory(PLAIN)
+    assert (first.allocated_peak, first.reserved_peak, first.operations) == (
+        again.allocated_peak, again.reserved_peak, again.operations,
+    )  # fmt: skip
