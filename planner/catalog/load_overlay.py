@@ -12,8 +12,9 @@ from typing import Final
 import yaml
 from pydantic import ValidationError
 
+from planner.catalog.load_options import OptionKind
 from planner.catalog.load_stacks import load_stack
-from planner.catalog.stack_options import SEPARATOR, OptionKind, options_for, with_options
+from planner.catalog.stack_options import SEPARATOR, options_for, with_options
 from planner.errors import FileInputError, field_given, field_must
 from planner.spec.load_yaml import read_yaml
 from planner.spec.overlay import Overlay

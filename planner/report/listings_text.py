@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 
-from planner.catalog.stack_options import OptionKind
+from planner.catalog.load_options import OptionKind
 from planner.report.facts import count
 from planner.report.listings import Facts, flattened
 from planner.report.text import bullets, labelled, listing, prose, section
