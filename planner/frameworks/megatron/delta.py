@@ -12,13 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.given import Arguments, Option
 from planner.frameworks.megatron.sparse import NAME as SPARSE
 from planner.frameworks.megatron.sparse import VARIANT, is_sparse
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
-
-Option = tuple[str, ...]
 
 FREQUENCY: Final = "--linear-attention-freq"
 NAMES: Final = ("gdn", "gated_delta_net")  # the second is an older spelling

@@ -46,6 +46,7 @@ from planner.frameworks.megatron.states import (
     strategy,
 )
 from planner.frameworks.options import has_options, table_releases, unknown_options
+from planner.frameworks.rulebook import recompute_bits
 from planner.frameworks.shell.environment import value_of
 from planner.frameworks.shell.script import Script, product, slurm_devices
 from planner.spec.config import (
@@ -64,6 +65,9 @@ from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
     "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
+)
+_RANK_ORDER: Final = (
+    "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
 )
 _NO_LAYERS: Final = f"its layers: {LAYERS_FILE} names a file of them, which planner does not read"
 _CAPACITY: Final = "--" + PADDED_TO.replace("_", "-")
@@ -122,7 +126,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *said,
             *vocabulary_notes(arguments),
-            *_mapping_notes(arguments),
+            *([_RANK_ORDER] * arguments.has("--use-tp-pp-dp-mapping")),
             *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
@@ -172,11 +176,6 @@ def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, pres
         if presets
         else _NO_VOCABULARY
     )
-
-
-def _mapping_notes(a: Arguments) -> list[str]:
-    said = "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
-    return [said] * a.has("--use-tp-pp-dp-mapping")
 
 
 def _kernel_notes(a: Arguments) -> list[str]:
@@ -353,7 +352,7 @@ def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
         if unknown:
             must = "--recompute-modules must be ones that planner models"
             raise InputError(must, ", ".join(unknown), "one of: " + ", ".join(MEGATRON_MODULES))
-        return Recompute.SELECTIVE, 0, sum(1 << MEGATRON_MODULES.index(name) for name in set(names))
+        return Recompute.SELECTIVE, 0, recompute_bits(*names)
     if kind == "full":
         most = -(-total // pp)
         block = a.word("--recompute-method", "uniform") == "block"

@@ -50,6 +50,7 @@ from planner.frameworks.megatron_bridge.precision import Mixed
 from planner.frameworks.megatron_bridge.recipes import LAYOUTS_COMPUTED, RELEASES, Recipe, recipe_of
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.megatron_bridge.unread import not_read, remade
+from planner.frameworks.rulebook import recompute_bits
 from planner.frameworks.shell.environment import value_of
 from planner.spec.config import (
     MEGATRON_MODULES,
@@ -242,7 +243,7 @@ def _recomputation(
             raise FileInputError(
                 s.file, must, ", ".join(unknown)[:80], field=s.name("model.recompute_modules")
             )
-        modules = sum(1 << MEGATRON_MODULES.index(name) for name in names)
+        modules = recompute_bits(*names)
     level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 
