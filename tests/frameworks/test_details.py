@@ -14,7 +14,8 @@ from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
-from planner.frameworks.details import TRAITS, Details, left_out, read_details, unwritten_rotation
+from planner.frameworks.details import Details, left_out, read_details, unwritten_rotation
+from planner.frameworks.families import TRAITS
 from planner.frameworks.megatron.architecture import model_options, written_rotations
 from planner.spec.config import ContextKind, ParallelConfig
 from planner.spec.hf import MTP_READERS, READERS

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from planner.cost.params import model_parameters
-from planner.frameworks.programs import NOT_IN_LIBRARY, SINCE_5_24
+from planner.frameworks.families import FAMILIES as FACTS
 from planner.spec.hf import MTP_READERS, READERS, read_hf_config
 from planner.spec.hf.wrappers import TEXT_TOWERS
 
@@ -978,7 +978,7 @@ READ_ALIKE = {
     "minimax_text_01",
 }
 
-NEW_IN_5_24 = SINCE_5_24 | {"hy_v4_vl_text"}
+NEW_IN_5_24 = FACTS.since_5_24 | {"hy_v4_vl_text"}
 
 # in the library only with a vision tower
 BESIDE_VISION = {
@@ -1087,7 +1087,7 @@ NEEDS_LIBRARY = pytest.mark.skipif(
 def test_programs_know_which_families_the_library_builds() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    absent = NOT_IN_LIBRARY | (SINCE_5_24 if OLDER else frozenset())
+    absent = FACTS.not_in_library | (FACTS.since_5_24 if OLDER else frozenset())
     assert {*READERS, *MTP_READERS} - {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} == absent
 
 

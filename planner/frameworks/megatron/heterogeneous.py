@@ -51,8 +51,8 @@ def heterogeneous_options(details: Details) -> list[tuple[str, ...]]:
 
 def _scaling_factor(details: Details) -> float:
     scaling = details.rope_scaling or {}
-    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    if kind != "llama3" or not factor or not details.rope_theta:
+    factor = scaling.get("factor")
+    if details.rope_kind != "llama3" or not factor or not details.rope_theta:
         raise _refuse(
             "positions other than Llama 3.1's: rope_theta, and rope_scaling of kind llama3", scaling
         )

@@ -13,16 +13,14 @@ from collections.abc import Callable
 from typing import Final
 
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.details import TRAITS
+from planner.frameworks.families import TRAITS
 from planner.frameworks.layout import ChunkLayers
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.given import Arguments, Option
 from planner.spec.attention import Attention
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.layer import Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
 from planner.spec.model import ModelSpec
-
-Option = tuple[str, ...]
 
 PROGRAM: Final = "pretrain_hybrid.py"
 RELEASES: Final = ("main-2026-08",)

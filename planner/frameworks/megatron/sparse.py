@@ -13,13 +13,11 @@ from typing import Final
 
 from planner.catalog.stack_options import DSA_KERNELS
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.details import TRAITS
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.families import TRAITS
+from planner.frameworks.megatron.given import Arguments, Option
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.model import ModelSpec
 from planner.spec.stack.kinds import SparseKernel
-
-Option = tuple[str, ...]
 
 VARIANT: Final = "--experimental-attention-variant"
 NAME: Final = "dsa"
