@@ -114,11 +114,6 @@ def check_options(framework: str, version: str, options: Iterable[tuple[str, ...
             raise UnsupportedError(must, " ".join(values), "choose another configuration")
 
 
-def has_options(framework: str, version: str, names: Iterable[str]) -> bool:
-    """Does the release have all of these options?"""
-    return option_table(framework, version).keys() >= set(names)
-
-
 def unknown_options(framework: str, version: str, names: Iterable[str]) -> tuple[str, ...]:
     """Options that the release does not have, each with the nearest ones it has."""
     table = option_table(framework, version)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from planner.errors import UnsupportedError
@@ -24,6 +25,7 @@ from planner.frameworks.megatron.heterogeneous import (
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
 from planner.frameworks.megatron.sparse import UNFUSED_ROTATION, check_sparse, check_sparse_release
 from planner.frameworks.options import option_table
+from planner.frameworks.refuse import unstated
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.layer import Activation, Moe, NormKind
 from planner.spec.model import ModelSpec
@@ -42,6 +44,9 @@ _GPT_OSS: Final[tuple[Option, ...]] = (
     ("--quick-geglu",),
     ("--glu-linear-offset", "1.0"),
     ("--activation-func-clamp-value", "7.0"),
+)
+_refuse: Final = partial(
+    unstated, "Megatron-LM's arguments", "choose another framework or a model it can state"
 )
 
 
@@ -113,11 +118,6 @@ def check_release(model: ModelSpec, version: str) -> None:
             "--qk-layernorm adds a norm to the queries"
         )
         raise UnsupportedError(must, "no option that leaves it out", "choose --framework-version 0.18.2")
-
-
-def _refuse(field: str, given: object) -> UnsupportedError:
-    must = f"Megatron-LM's arguments must be able to state {field}"
-    return UnsupportedError(must, str(given), "choose another framework or a model it can state")
 
 
 def _check(model: ModelSpec) -> None:

@@ -45,7 +45,7 @@ from planner.frameworks.megatron.states import (
     stack_options,
     strategy,
 )
-from planner.frameworks.options import has_options, table_releases, unknown_options
+from planner.frameworks.options import option_table, table_releases, unknown_options
 from planner.frameworks.rulebook import recompute_bits
 from planner.frameworks.shell.environment import value_of
 from planner.frameworks.shell.script import Script, product, slurm_devices
@@ -86,7 +86,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     script = Script().follow(text)
     require_gpt(script.words, names)
     full_queries = _normed_full_queries(arguments)
-    releases = _releases(names, NORMS_FULL_QUERIES if full_queries else frozenset())
+    complete = (
+        release for release in table_releases("megatron") if names <= option_table("megatron", release).keys()
+    )
+    releases = tuple(name for name in complete if not (full_queries and name in NORMS_FULL_QUERIES))
     version = releases[-1] if releases else VERSION
     accept(arguments, version)
     accept_narrow_parameters(arguments)
@@ -229,12 +232,6 @@ def _normed_full_queries(a: Arguments) -> bool:
     """Is it latent attention with a norm of keys and values, and queries that no latent dimension compresses?"""
     latent = a.has("--multi-latent-attention") and a.has("--qk-layernorm")
     return latent and not a.count("--q-lora-rank", 0)
-
-
-def _releases(names: set[str], wrong: frozenset[str]) -> tuple[str, ...]:
-    """The releases that have every option and are not wrong for the model, oldest first."""
-    found = (release for release in table_releases("megatron") if release not in wrong)
-    return tuple(release for release in found if has_options("megatron", release, names))
 
 
 def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> int | None:

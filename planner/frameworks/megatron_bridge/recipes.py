@@ -63,8 +63,6 @@ NAMES: Final = Names.model_validate_json(Path(__file__).with_name("names.json").
 RECIPES: Final = NAMES.recipes
 MORE_RECIPES: Final = NAMES.more
 BENCHMARKS: Final = NAMES.benchmarks
-LAYOUTS_COMPUTED: Final = NAMES.layouts_computed
-MUON_RECIPES: Final = NAMES.muon
 READ: Final = fields_of(NAMES.read)
 
 
