@@ -23,10 +23,6 @@ _TYPES = ("full_attention", "linear_attention")
 
 def read_qwen3_next(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen3-Next: three gated delta nets to one gated attention, routed experts beside a gated shared one."""
-    f = f.with_defaults(
-        vocab_size=151936, hidden_size=2048, num_hidden_layers=48, intermediate_size=5632,
-        num_attention_heads=16, moe_intermediate_size=512,
-    )  # fmt: skip
     core = read_core(f)
     sparse = sparse_layers(f, core.num_layers)
     mlp = None if all(sparse) else gated_mlp(f)
@@ -39,18 +35,12 @@ def read_qwen3_next(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 
 def read_qwen3_5(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen 3.5's dense text models: Qwen3-Next's mixers before plain gated MLPs."""
-    f = f.with_defaults(
-        vocab_size=248320, hidden_size=4096, num_hidden_layers=32, intermediate_size=12288, num_attention_heads=16
-    )  # fmt: skip
     blocks = [(gated_mlp(f), None)] * read_core(f).num_layers
     return _with_mtp(f, _qwen(f, name, blocks, kv_heads=4), with_mtp)
 
 
 def read_qwen3_5_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen 3.5's mixtures of experts, every layer of which routes."""
-    f = f.with_defaults(
-        vocab_size=248320, hidden_size=2048, num_hidden_layers=40, num_attention_heads=16, moe_intermediate_size=512
-    )  # fmt: skip
     blocks = [(None, _experts(f, 256, 8))] * read_core(f).num_layers
     return _with_mtp(f, _qwen(f, name, blocks, kv_heads=2), with_mtp)
 
@@ -105,13 +95,6 @@ _PERIOD = ("linear_attention", "sliding_attention", "linear_attention", "full_at
 def read_lara_mini(f: ConfigFields, name: str) -> ModelSpec:
     """Lara 4 Mini: of five layers two delta nets, two that attend to a window and one that attends to all without
     positions; experts beside a shared one in each, none gated."""
-    f = f.with_defaults(
-        vocab_size=151936,
-        hidden_size=1024,
-        num_hidden_layers=34,
-        num_attention_heads=16,
-        moe_intermediate_size=512,
-    )
     core = read_core(f)
     attention = grouped_attention(
         f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
@@ -148,9 +131,6 @@ def _dealt(
 
 def read_olmo_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     """OLMo Hybrid: gated delta nets after a norm, OLMo 2's attention before one; every fourth layer attends."""
-    f = f.with_defaults(
-        vocab_size=100352, hidden_size=3840, num_hidden_layers=32, intermediate_size=11008, num_attention_heads=30
-    )  # fmt: skip
     core = read_core(f)
     attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
     default = [_TYPES[i % 4 != 3] for i in range(core.num_layers)]
@@ -183,10 +163,6 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
     output, and a width and a norm of its experts (Megatron-Bridge models/kimi/kimi_k3_layers.py, torchtitan 002c4cc
     models/kimi_k3).
     """
-    f = f.with_defaults(
-        vocab_size=163840, hidden_size=2304, num_hidden_layers=27, intermediate_size=9216,
-        moe_intermediate_size=1024, num_attention_heads=32,
-    )  # fmt: skip
     core, linear = read_core(f), f.section("linear_attn_config")
     names = (("num_heads",) * 2, ("head_dim",) * 2, ("short_conv_kernel_size", "conv_kernel_dim"))
     heads, width, taps = (

@@ -70,9 +70,6 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
     input of its own, and their last layers borrow keys and values.
     """
     unified = f.values.get("model_type") == "gemma4_unified_text"
-    f = f.with_defaults(
-        vocab_size=262144, hidden_size=2304, intermediate_size=9216, num_hidden_layers=30, num_attention_heads=8
-    )  # fmt: skip
     side, side_rows = _side_inputs(f, unified)
     core = read_core(f)
     sliding = replace(
@@ -189,10 +186,6 @@ def _expert_layers(
 
 def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
     """Laguna: a softplus gate of every head, heads stated for every layer, a shared expert beside the routed ones."""
-    f = f.with_defaults(
-        vocab_size=100352, hidden_size=2048, intermediate_size=8192, num_hidden_layers=40, num_attention_heads=48,
-        moe_intermediate_size=512,
-    )  # fmt: skip
     core = read_core(f)
     attention = grouped_attention(
         f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
@@ -225,10 +218,6 @@ def read_step3p5(f: ConfigFields, name: str) -> ModelSpec:
 
     Lists that go on to the prediction modules are cut to the layers.
     """
-    f = f.with_defaults(
-        vocab_size=128815, hidden_size=4096, intermediate_size=11264, num_hidden_layers=45, num_attention_heads=64,
-        moe_intermediate_size=1280,
-    )  # fmt: skip
     core = read_core(f)
     f = replace(f, values={**f.values, **_without_mtp(f, core.num_layers)})
     if groups := f.optional_integer("num_attention_groups"):
@@ -288,10 +277,6 @@ def _step_sparse(f: ConfigFields, num_layers: int) -> list[bool]:
 def read_mimo_v2_flash(f: ConfigFields, name: str) -> ModelSpec:
     """MiMo-V2-Flash: five sliding layers with sinks and twice the key/value heads to one that sees everything, values
     narrower than keys, no shared expert. Raises `FileInputError` for fields of its remote code that say otherwise."""
-    f = f.with_defaults(
-        vocab_size=152576, hidden_size=4096, intermediate_size=16384, num_hidden_layers=48, num_attention_heads=64,
-        moe_intermediate_size=2048,
-    )  # fmt: skip
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
     sees = grouped_attention(f, core, qkv_bias=bias, kv_heads=4, head_dim=192)
@@ -326,10 +311,6 @@ def read_mimo_v2(f: ConfigFields, name: str) -> ModelSpec:
     """MiMo-V2.5 and V2.6, Flash and Pro: as V2-Flash, with every kind of layer, head and sink stated; the defaults are
     those of PrimeIntellect-ai/prime-rl@5bc3e7a, configuration_mimo_v2.py. Left out: prediction modules, encoders of
     images and sound. Raises `FileInputError` where a layer's kind is not stated."""
-    f = f.with_defaults(
-        vocab_size=152576, hidden_size=4096, intermediate_size=16384, num_hidden_layers=48, num_attention_heads=64,
-        moe_intermediate_size=2048,
-    )  # fmt: skip
     core = read_core(f)
     if f.values.get("n_shared_experts"):
         must = "must be left out: the published modeling code builds none"
