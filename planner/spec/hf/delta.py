@@ -12,7 +12,7 @@ from dataclasses import replace
 from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.latent import latent_attention
-from planner.spec.hf.mixtures import Block, read_moe, sparse_from, sparse_layers, with_groups
+from planner.spec.hf.mixtures import Block, qwen_experts, read_moe, sparse_from, sparse_layers, with_groups
 from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Layer, Moe
 from planner.spec.mixers import DeltaNet
@@ -26,7 +26,7 @@ def read_qwen3_next(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     core = read_core(f)
     sparse = sparse_layers(f, core.num_layers)
     mlp = None if all(sparse) else gated_mlp(f)
-    moe = _experts(f, 512, 10)
+    moe = qwen_experts(f, 512, 10, shared=512, shared_gate=True)
     blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
     model = _qwen(f, name, blocks, kv_heads=2)
     modules = f.integer("num_nextn_predict_layers", default=1, least=0) if with_mtp else 0
@@ -41,24 +41,13 @@ def read_qwen3_5(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 
 def read_qwen3_5_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen 3.5's mixtures of experts, every layer of which routes."""
-    blocks = [(None, _experts(f, 256, 8))] * read_core(f).num_layers
+    blocks = [(None, qwen_experts(f, 256, 8, shared=512, shared_gate=True))] * read_core(f).num_layers
     return _with_mtp(f, _qwen(f, name, blocks, kv_heads=2), with_mtp)
 
 
 def _with_mtp(f: ConfigFields, model: ModelSpec, with_mtp: bool) -> ModelSpec:
     modules = f.integer("mtp_num_hidden_layers", default=1, least=0) if with_mtp else 0
     return replace(model, mtp_layers=modules, assumed=tuple(f.assumed))
-
-
-def _experts(f: ConfigFields, experts: int, top_k: int) -> Moe:
-    return read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(experts, top_k),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
-        shared_gate=True,
-    )
 
 
 def _qwen(f: ConfigFields, name: str, blocks: Sequence[Block], kv_heads: int) -> ModelSpec:
@@ -101,7 +90,7 @@ def read_lara_mini(f: ConfigFields, name: str) -> ModelSpec:
     )
     net = _qwen_net(f, heads=16, groups=8)
     slides = replace(attention, window=f.integer("sliding_window", default=512))
-    moe = replace(_experts(f, 128, 4), shared_gate=False)
+    moe = qwen_experts(f, 128, 4, shared=512)
     of_kind = {
         "full_attention": Layer(attention, None, moe), "sliding_attention": Layer(slides, None, moe),
         "linear_attention": Layer(None, None, moe, state_space=net),

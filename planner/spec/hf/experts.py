@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.spec.attention import QkNorm
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.mixtures import ROUTED, read_moe, shared_and_routed
+from planner.spec.hf.mixtures import ROUTED, qwen_experts, read_moe, shared_and_routed
 from planner.spec.hf.parts import (
     Core,
     grouped_attention,
@@ -118,13 +118,7 @@ def read_kolibri1(f: ConfigFields, name: str) -> ModelSpec:
     """Kolibri 1: four sliding layers in five, per-head norms of q and k, norms on both sides, a shared expert."""
     core = read_core(f)
     attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128)
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(384, 6),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
-    )
+    moe = qwen_experts(f, 384, 6, shared=512)
     windows = sliding_pattern(f, core.num_layers, window=513, period=5)
     layers = repeat_with_windows(Layer(attention, None, moe, norms=4), windows)
     return rotary_model(f, name, core, layers, max_position=262144)

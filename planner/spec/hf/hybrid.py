@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.mixtures import read_moe
+from planner.spec.hf.mixtures import check_chosen, read_moe
 from planner.spec.hf.parts import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
@@ -109,9 +109,7 @@ def _nemotron_experts(f: ConfigFields, bias: bool, activation: Activation) -> Mo
     """Experts without gates beside shared ones, which the library builds whatever their number."""
     experts = f.integer("n_routed_experts", "num_local_experts", default=8)
     top_k, groups = f.integer("num_experts_per_tok", default=2), f.integer("n_group", default=1)
-    if top_k > experts:
-        must = f"must be at most the number of experts, {experts}"
-        raise f.error("num_experts_per_tok", must, top_k, "correct one of the two")
+    check_chosen(f, "num_experts_per_tok", top_k, experts)
     return Moe(
         experts, top_k, f.integer("moe_intermediate_size", default=7688), gated=False, expert_bias=False,
         shared_ffn=f.integer("moe_shared_expert_intermediate_size", default=7688), shared_gate=False,

@@ -14,6 +14,7 @@ from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mixtures import (
     ROUTED,
     blocks_of,
+    check_chosen,
     leading_dense,
     mixed_layers,
     shared_and_routed,
@@ -103,16 +104,11 @@ def read_longcat_flash(f: ConfigFields, name: str) -> ModelSpec:
     layers = f.layer_count("num_layers") if f.given("num_layers") or both is None else max(both // 2, 1)
     attention = latent_attention(f, default_q_rank=1536)
     f.integer("q_lora_rank", default=1536)
-    ffn, activation = (
-        f.integer("ffn_hidden_size", "intermediate_size"),
-        f.activation("hidden_act", default=Activation.SILU),
-    )
+    ffn = f.integer("ffn_hidden_size", "intermediate_size")
+    activation = f.activation("hidden_act", default=Activation.SILU)
     top_k, experts = f.integer("moe_topk", "num_experts_per_tok"), f.integer("n_routed_experts", default=512)
     zero = f.integer("zero_expert_num", default=256, least=0)
-    if top_k > experts:
-        raise f.error(
-            "moe_topk", f"must be at most the number of experts, {experts}", top_k, "correct one of the two"
-        )
+    check_chosen(f, "moe_topk", top_k, experts)
     moe = Moe(
         experts, top_k, f.integer("expert_ffn_hidden_size", "moe_intermediate_size", default=2048), gated=True,
         expert_bias=False, shared_ffn=ffn, shared_gate=False, router_bias=f.boolean("router_bias", False),

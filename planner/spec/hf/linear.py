@@ -129,10 +129,8 @@ def _adjusted_width(f: ConfigFields) -> int:
     width = f.integer("block_ff_dim", "intermediate_size", default=12288)
     if not f.boolean("block_auto_adjust_ff_dim", True):
         return width
-    factor, multiple = (
-        f.values.get("block_ffn_dim_multiplier", 1.0),
-        f.integer("block_multiple_of", default=256),
-    )
+    factor = f.values.get("block_ffn_dim_multiplier", 1.0)
+    multiple = f.integer("block_multiple_of", default=256)
     width = int(2 * width / 3)
     if factor is None:
         return width

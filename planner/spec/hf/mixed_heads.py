@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.mixtures import blocks_of, read_moe, sparse_from, with_groups
+from planner.spec.hf.mixtures import blocks_of, check_chosen, qwen_experts, read_moe, sparse_from, with_groups
 from planner.spec.hf.parts import grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
@@ -144,16 +144,12 @@ def _global_attention(f: ConfigFields, sliding: Attention) -> Attention:
 
 
 def _gemma4_block(f: ConfigFields) -> tuple[Mlp | None, Moe | None]:
-    ffn, activation = (
-        f.integer("intermediate_size"),
-        f.activation("hidden_activation", default=Activation.GELU_TANH),
-    )
+    ffn = f.integer("intermediate_size")
+    activation = f.activation("hidden_activation", default=Activation.GELU_TANH)
     if not f.boolean("enable_moe_block", False):
         return Mlp(ffn, True, False, activation), None
     experts, top_k = f.integer("num_experts"), f.integer("top_k_experts")
-    if top_k > experts:
-        must = f"must be at most the number of experts, {experts}"
-        raise f.error("top_k_experts", must, top_k, "correct one of the two")
+    check_chosen(f, "top_k_experts", top_k, experts)
     width = f.integer("moe_intermediate_size")
     shared = Moe(
         experts, top_k, width, True, False, ffn, False, False, activation=activation, router_scale=True
@@ -202,13 +198,7 @@ def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
         )
         for count, kind in zip(heads, types, strict=True)
     ]
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(256, 8),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
-    )
+    moe = qwen_experts(f, 256, 8, shared=512)
     layers = _expert_layers(f, attentions, sparse_from(f, core.num_layers, 1), moe)
     return rotary_model(f, name, core, layers, max_position=131072)
 

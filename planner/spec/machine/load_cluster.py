@@ -64,10 +64,8 @@ def _checked(document: Mapping[str, Any], path: str, model: type[FileType]) -> F
     here = [
         field_must(found) for found in errors if _dotted(found["loc"], document) == field
     ]  # a union has several
-    must, hint = (
-        str(raised) if raised else " or ".join([here[0], *(m.removeprefix("must be ") for m in here[1:])]),
-        "",
-    )
+    must = str(raised) if raised else " or ".join([here[0], *(m.removeprefix("must be ") for m in here[1:])])
+    hint = ""
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"])
         hint = "known: " + ", ".join(known)
