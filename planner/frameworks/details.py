@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from planner.frameworks.families import FAMILIES
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.wrappers import TEXT_TOWERS, text_fields
+from planner.spec.hf.wrappers import text_fields, wrappers
 from planner.spec.load_model import resolve_catalog_name
 from planner.spec.model import ModelSpec
 
@@ -52,7 +52,7 @@ def read_details(model: ModelSpec) -> Details:
     fields = _configuration(model)
     if fields is None:
         return Details(router_sigmoid=model.family in FAMILIES.sigmoid)
-    if (wrapper := fields.get("model_type")) in TEXT_TOWERS:  # what is planned is the text model alone
+    if (wrapper := fields.get("model_type")) in wrappers():  # what is planned is the text model alone
         text = text_fields(ConfigFields({**fields}, model.source), wrapper).values
         fields = {**text, "model_type": model.family, "tie_word_embeddings": model.tied_embeddings}
     scoring = fields.get("scoring_func", fields.get("score_function"))

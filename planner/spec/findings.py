@@ -1,7 +1,7 @@
 """What is said of an answer, before anyone puts it into words: a code, its values, what to change and what that does.
 
 Findings are made where they are found; `planner.report.words` has the words for each code, in every dialect. Left out:
-the codes and the units of their values (`finding_codes.py`).
+the codes and the units of their values (`finding_codes.json`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from planner.errors import PlannerError
-from planner.spec.finding_codes import CODES, TEXT
+from planner.spec.load_finding_codes import TEXT, finding_codes
 from planner.spec.record import Record
 
 Stored = bool | int | float | str | list[int | float | str]  # as a plan file has it
@@ -96,7 +96,7 @@ def finding(
 ) -> Finding:
     """A finding with those values that are not None. Its code is a known one that has such values."""
     held = {name: value for name, value in values.items() if value is not None}
-    assert held.keys() <= CODES[code].keys(), (code, held)
+    assert held.keys() <= finding_codes()[code].keys(), (code, held)
     return Finding(code=code, values=held, change=change, effect=effect)
 
 

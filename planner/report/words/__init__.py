@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from planner.dialect import Dialect, in_words, on_command_line
 from planner.report.words import assumed, changes, diagnosis, headline, reasons, trust
 from planner.report.words.template import Words, phrase
-from planner.spec.finding_codes import TEXT
 from planner.spec.findings import Finding
+from planner.spec.load_finding_codes import TEXT
 
 WORDS: Final[Mapping[str, Words]] = {
     **headline.WORDS, **changes.WORDS, **reasons.WORDS, **assumed.WORDS, **trust.WORDS, **diagnosis.WORDS,
