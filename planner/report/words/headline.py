@@ -103,7 +103,6 @@ WORDS: Final[Mapping[str, Words]] = {
     "none_fits": lambda found: (
         f"none of {found.values['candidates']:,} legal configurations{_pinned(found)} fits"
     ),
-    "not_legal": "{configuration} is not legal",
     "recommended": lambda found: (
         f"recommended: #{found.values['place']} {found.values['configuration']}, {trade_said(found)}"
     ),
