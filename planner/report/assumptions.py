@@ -15,6 +15,7 @@ from planner.cost.offload import (
     PINNED_SHARE,
     SLOWEST_HOST_UPDATE,
 )
+from planner.dialect import option
 from planner.report.outcome import Facts
 from planner.report.text import labelled, prose, section
 from planner.spec.assumptions import Assumption, Assumptions
@@ -77,11 +78,12 @@ def assumptions_facts(held: Assumptions) -> Facts:
 def assumptions_document(held: Assumptions) -> RenderableType:
     """Every assumption with its meaning and source."""
     blocks: list[RenderableType] = [
-        prose("What is assumed about a whole run; --assume KEY=VALUE changes it", "bold")
+        prose(f"What is assumed about a whole run; {option('assume', 'KEY=VALUE')} changes it", "bold")
     ]
     for record in held.records:
         blocks += [prose(""), *_lines(record)]
-    title = "What is assumed about CPU offload (copies to CPU memory and updates there); not set by --assume"
+    where = "CPU offload (copies to CPU memory and updates there)"
+    title = f"What is assumed about {where}; not set by {option('assume')}"
     blocks += [prose(""), prose(title, "bold")]
     for record in HOST_ASSUMPTIONS:
         blocks += [prose(""), *_lines(record)]
