@@ -43,27 +43,8 @@ HOST_ASSUMPTIONS: Final = (
 def assumptions_facts(held: Assumptions) -> Facts:
     """Every assumption as plain data."""
     return {
-        "assumptions": {
-            record.key: {
-                "value": record.text,
-                "kind": record.kind,
-                "meaning": record.meaning,
-                "source": record.source,
-                "unverified": record.unverified,
-                "given": record.given,
-            }
-            for record in held.records
-        },
-        "host": {
-            record.key: {
-                "value": record.text,
-                "kind": record.kind,
-                "meaning": record.meaning,
-                "source": record.source,
-                "unverified": record.unverified,
-            }
-            for record in HOST_ASSUMPTIONS
-        },
+        "assumptions": {record.key: {**_facts(record), "given": record.given} for record in held.records},
+        "host": {record.key: _facts(record) for record in HOST_ASSUMPTIONS},
         "list_prices": {
             name: {"price_per_device_hour": price, "source": source}
             for name, (price, source) in held.list_prices.items()
@@ -73,6 +54,11 @@ def assumptions_facts(held: Assumptions) -> Facts:
             for name, (price, source) in held.purchase_prices.items()
         },
     }
+
+
+def _facts(record: Assumption) -> Facts:
+    told = {name: getattr(record, name) for name in ("kind", "meaning", "source", "unverified")}
+    return {"value": record.text, **told}
 
 
 def assumptions_document(held: Assumptions) -> RenderableType:
