@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from planner.errors import PlannerError
-from planner.spec.load_finding_codes import TEXT, finding_codes
+from planner.spec.load_finding_codes import CODES, TEXT
 from planner.spec.record import Record
 
 Stored = bool | int | float | str | list[int | float | str]  # as a plan file has it
@@ -46,7 +46,7 @@ class Effect(Record):
 class Finding(Record):
     """One thing to say."""
 
-    code: str = Field(description="what it is; `spec.finding_codes` has all of them")
+    code: str = Field(description="what it is; `planner/spec/finding_codes.json` has all of them")
     values: dict[str, Stored] = Field(
         default_factory=dict, description="name -> number or short word, in the units of the code"
     )
@@ -96,7 +96,7 @@ def finding(
 ) -> Finding:
     """A finding with those values that are not None. Its code is a known one that has such values."""
     held = {name: value for name, value in values.items() if value is not None}
-    assert held.keys() <= finding_codes()[code].keys(), (code, held)
+    assert held.keys() <= CODES[code].keys(), (code, held)
     return Finding(code=code, values=held, change=change, effect=effect)
 
 
