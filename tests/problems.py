@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from planner.ask.request import cost_model
 from planner.catalog.load_stacks import load_stack
+from planner.cost.flops import layer_counts, seen_pairs
 from planner.cost.layer import LayerCost
 from planner.cost.model import CostModel
 from planner.space.axes import RESTRICTABLE
@@ -94,6 +95,16 @@ def sparse_model(layers: int = 8, hidden: int = 2048, heads: int = 16, latent: i
 
 
 @lru_cache(maxsize=64)
+def work_of_attention(model: ModelSpec, seq: float) -> float:
+    """Forward FLOPs of attention to the keys that queries of one sequence see."""
+    work = 0.0
+    for layer, count in layer_counts(model):
+        if (a := layer.attention) is not None:
+            widths = a.latent_dim + a.latent_value if a.sparse else a.head_dim + a.v_head_dim
+            work += count * 2 * a.heads * widths * seen_pairs(a, seq)
+    return work
+
+
 def cluster(text: str = "2x8 h100 400G-ib") -> Cluster:
     return load_cluster(text)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
 import planner
+from planner.ask.option import options_of
+from planner.ask.question import ComparisonQuestion, Question, SearchQuestion, SizeQuestion
 from planner.cli.serve import ON_PAGE
 from planner.dialect import Dialect, as_key, as_keyword, in_words, on_command_line, option
 from planner.errors import InputError
@@ -62,3 +68,37 @@ def test_python_is_told_keywords() -> None:
 def test_errors_are_at_hand() -> None:
     assert planner.InputError is InputError
     assert issubclass(planner.InputError, planner.PlannerError)
+
+
+KINDS = (Question, SearchQuestion, SizeQuestion, ComparisonQuestion)
+NAMES = {name.replace("_", "-") for kind in KINDS for name in options_of(kind)}
+PLAIN = re.compile(rf"(?<!\.\.\. )--({'|'.join(sorted(NAMES, key=len, reverse=True))})\b(?!-)")
+FOLDERS = ("answer", "ask", "calibrate", "campaign", "cost", "report", "solve", "space")
+CHECKS = ("cli/check.py", "cli/files.py")  # the other verbs of the command line speak its words alone
+
+
+def plain_options(source: str) -> list[str]:
+    """Texts that name an option of a question without a mark; docstrings and examples may."""
+    tree = ast.parse(source)
+    skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in skipped
+    ]
+    return [t for t in texts if isinstance(t, str) and PLAIN.search(t) and not t.startswith("\b\nExample")]
+
+
+def test_options_are_marked_where_a_text_names_them() -> None:
+    package = Path(planner.__file__).parent
+    paths = [
+        *(path for part in FOLDERS for path in (package / part).rglob("*.py")),
+        *(package / p for p in CHECKS),
+    ]
+    assert {path: found for path in paths if (found := plain_options(path.read_text("utf-8")))} == {}
+    words = (package / "report/words/words.json").read_text("utf-8")
+    assert not PLAIN.search(words.replace("{--", "{"))
+
+
+def test_an_option_without_a_mark_is_seen() -> None:
+    assert plain_options('raise InputError("--mtp needs a model")')
+    assert plain_options('hint = f"name it with --cluster {name}"')
+    assert not plain_options('"""As `--set` takes it."""\nwhy = "--optimizer-cpu-offload"')

@@ -26,9 +26,9 @@ from planner.spec.description import (
     MoeDescription,
     spec_from_description,
 )
-from planner.spec.finding_codes import TEXT
 from planner.spec.findings import Finding
 from planner.spec.layer import NormKind
+from planner.spec.load_finding_codes import TEXT
 from planner.spec.model import ModelSpec
 
 Fields = dict[str, Any]

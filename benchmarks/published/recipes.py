@@ -13,9 +13,9 @@ from benchmarks.published.cells import Row
 from benchmarks.published.releases import release_of
 from benchmarks.published.words import Word
 from planner.errors import UnsupportedError
-from planner.spec.finding_codes import TEXT
 from planner.spec.findings import Finding
 from planner.spec.layer import Layer
+from planner.spec.load_finding_codes import TEXT
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision

@@ -26,6 +26,7 @@ from benchmarks.published.cells import (
 )
 from benchmarks.published.degrees import Degrees, Found, degrees_in, expert_tp_in, options
 from benchmarks.published.descriptions import described_model
+from benchmarks.published.fabrics import parse_fabric
 from benchmarks.published.formats import precision_in
 from benchmarks.published.graphs import graphs_in
 from benchmarks.published.jobs import Batches, batches_in, job_in, micro_batches_open
@@ -54,9 +55,10 @@ from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.build_cluster import assemble_cluster
 from planner.spec.machine.cluster import Cluster, LinkKind
 from planner.spec.machine.device_kernels import with_device_kernels
-from planner.spec.machine.load_cluster import build_cluster, load_accelerator, parse_fabric
+from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
@@ -372,7 +374,7 @@ class ClusterFigures:
 
     def build(self) -> Cluster:
         """The cluster. Raises `InputError`."""
-        return build_cluster(self.chip, self.gpus, self.per_node, self.domain, self.kind, self.injection)
+        return assemble_cluster(self.chip, self.gpus, self.per_node, self.domain, self.kind, self.injection)
 
 
 def cluster_figures(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> ClusterFigures:

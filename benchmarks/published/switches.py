@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from benchmarks.published.words import Word
+from planner.catalog.load_options import OPTIONS
 from planner.catalog.stack_options import (
-    EP_OVERLAP,
+    EXPERTS_OVERLAPPED,
     GRADIENTS_16,
     GRADIENTS_32,
-    LIGER_KERNELS,
-    NOT_COMPILED,
-    OLDER_LIGER,
+    LIGER,
+    NO_COMPILE,
     PURE_BF16,
-    TP_NOT_OVERLAPPED,
+    TP_SERIAL,
     options_for,
 )
 from planner.spec.stack import Stack
@@ -39,6 +39,12 @@ FSDP1_WIDE_COPIES: Final = 18.0
 
 Update = dict[str, dict[str, Any]]  # section of a stack -> fields to replace
 _Switch = Callable[[str, Stack], tuple[Update, str] | None]
+
+
+def _fields_of(name: str, framework: str) -> Update:
+    """What an option replaces in a framework's stacks."""
+    found = next(option for option in OPTIONS if option.name == name and framework in option.frameworks)
+    return {section: dict(fields) for section, fields in found.fields.items()}
 
 
 def _aleph_kernels(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -122,8 +128,7 @@ def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     asked = _TP_OVERLAP.asked(text)
     if asked is False:
         said = "tensor-parallel communication not overlapped"
-        update = {section: dict(fields) for section, fields in TP_NOT_OVERLAPPED.items()}
-        return (update, said) if stack.communication.tp_overlapped else None
+        return (_fields_of(TP_SERIAL, "megatron"), said) if stack.communication.tp_overlapped else None
     if stack.communication.tp_overlapped or not asked:
         return None
     exposed = TP_OVERLAPPED * stack.communication.tp_exposed
@@ -133,7 +138,7 @@ def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
 def _ep_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     asked = _EP_OVERLAP.asked(text)
     if asked:
-        return {"communication": {"ep_overlap": EP_OVERLAP}}, "expert all-to-all overlapped"
+        return _fields_of(EXPERTS_OVERLAPPED, "megatron"), "expert all-to-all overlapped"
     if asked is None or not stack.communication.ep_overlap:
         return None
     return {"communication": {"ep_overlap": 0.0}}, "expert all-to-all not overlapped"
@@ -154,7 +159,7 @@ def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
     compiled = _COMPILE.asked(text)
     if not stack.name.startswith("torchtitan") or compiled or (compiled is None and "fsdp" not in text):
         return None
-    return {"kernels": dict(NOT_COMPILED)}, "no torch.compile"
+    return _fields_of(NO_COMPILE, "torchtitan"), "no torch.compile"
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -169,10 +174,10 @@ def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | No
 
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     if _LIGER.asked(text):
-        # of the time of its stack where a row names no release: see LIGER_KERNELS
+        # of the time of its stack where a row names no release: see the source of these options
         named = re.search(r"liger(?:[ _-]kernel)?[ _=-]*v?(\d+\.\d+\.\d+)", text)
         newer = stack.released >= "2025-08" if named is None else _numbers(named[1]) >= (0, 6, 2)
-        return {"kernels": dict(LIGER_KERNELS if newer else OLDER_LIGER)}, _LIGER_SAID
+        return _fields_of(LIGER if newer else f"{LIGER}-0.6.1", "transformers"), _LIGER_SAID
     if re.search(r"whole logits|unfused (?:cross|loss)", text) or _FUSED_LOSS.denied(text):
         return {"kernels": {"cross_entropy": CrossEntropy.VOCAB_PARALLEL}}, "the loss on whole logits"
     if not _FUSED_LOSS.asked(text):

@@ -244,14 +244,9 @@ def _with_screened(
     if not unknown or certificate is None:
         return plan
     spaces = [(one.posed.space.total, one.found) for one in searched]
-    added = {
-        "candidates": sum(total for total, _ in spaces),
-        "legal": sum(found.legal for _, found in spaces),
-        "undealt": sum(found.undealt for _, found in spaces),
-        "undealt_by_memory": sum(found.undealt_by_memory for _, found in spaces),
-        "too_large": sum(found.too_large for _, found in spaces),
-        "costed": sum(found.costed for _, found in spaces),
-    }
+    counts = ("legal", "undealt", "undealt_by_memory", "too_large", "costed")
+    added: dict[str, int] = {name: sum(getattr(found, name) for _, found in spaces) for name in counts}
+    added["candidates"] = sum(total for total, _ in spaces)
     removed = {one.rule: one.candidates for one in plan.search.removed}
     for one in searched:
         for rule in one.posed.space.removed:
@@ -280,8 +275,9 @@ def _with_screened(
             proven["outside_bound"] = outside.bound
         bound = min(certificate.bound, outside.bound, *(one.found.unseen for one in unknown))
         proven |= {"bound": bound, "gap": (certificate.best - bound) / certificate.best}
-    counts = {**update, "removed": tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)}
-    search = plan.search.model_copy(update={**counts, "certificate": certificate.model_copy(update=proven)})
+    taken = tuple(RemovedBy(rule=rule, candidates=n) for rule, n in ordered)
+    whole = {**update, "removed": taken, "certificate": certificate.model_copy(update=proven)}
+    search = plan.search.model_copy(update=whole)
     return plan.model_copy(update={"search": search})
 
 

@@ -28,6 +28,7 @@ from planner.spec.rule import Problem
 from planner.spec.subject import ClusterFacts
 
 SAME: Final = 1e-6  # relative: a step time recomputed from the plan's parts
+_NAME_IT: Final = f"name the plan's cluster with {option('cluster')}"
 
 
 def planned_model(plan: Plan) -> ModelSpec:
@@ -97,17 +98,16 @@ def planned_machine(plan: Plan, cluster: str | None = None) -> Cluster:
         )
     except PlannerError as error:
         given = f"{cluster or facts.name!r}: {' '.join(error.must.split())}"
-        hint = "name it as when the plan was made: --cluster FILE.yaml or --cluster '4x8 h100 400G-ib'"
+        named = f"{option('cluster', 'FILE.yaml')} or {option('cluster', '4x8 h100 400G-ib')}"
+        hint = f"name it as when the plan was made: {named}"
         raise InputError("the cluster of the plan must be readable", given, hint) from None
     if machine.accelerator.name != facts.accelerator:
         must = f"the cluster must have the plan's accelerators, {facts.accelerator}"
-        raise InputError(must, machine.accelerator.name, "name the plan's cluster with --cluster")
+        raise InputError(must, machine.accelerator.name, _NAME_IT)
     found = ClusterFacts.of(machine)
     if found.tiers != facts.tiers:
         must = f"the cluster must have the plan's links, {_links(facts)}"
-        raise InputError(
-            must, _links(found), "name the plan's cluster with --cluster, or make the plan again"
-        )
+        raise InputError(must, _links(found), f"{_NAME_IT}, or make the plan again")
     return machine
 
 
@@ -137,6 +137,5 @@ def check_same(choice: Choice, now: float) -> None:
     """Raise `InputError` unless the plan's step time is what is predicted now [s]."""
     if abs(now - choice.step_time) > SAME * choice.step_time:
         must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
-        named = f"name the plan's cluster with --cluster and its calibration with {option('calibration')}"
-        hint = f"{named}, or make the plan again"
+        hint = f"{_NAME_IT} and its calibration with {option('calibration')}, or make the plan again"
         raise InputError(must, f"{choice.step_time:.6g} s, now {now:.6g} s", hint)

@@ -53,7 +53,7 @@ from planner.spec.verdict import MemoryRoom
 from planner.units import format_capacity
 
 if TYPE_CHECKING:
-    from planner.spec.overlay import Overlay
+    pass
 
 __all__ = [
     "Question",
@@ -123,7 +123,11 @@ def resolve(
     shards = shards_of(request.restrict if degrees is None else degrees, cluster.num_devices)
     batch, said = global_batch_of(request.global_batch, seq_len, cluster.num_devices, shards)
     assumed += said
-    overlay = None if request.calibration is None else _overlay(request.calibration)
+    overlay = None
+    if request.calibration is not None:  # few questions have one
+        from planner.catalog.load_overlay import calibrated, load_overlay
+
+        overlay = load_overlay(request.calibration)
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
         name = default_stack(cluster.accelerator)
@@ -131,7 +135,7 @@ def resolve(
     require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:
-        stack, cluster = _calibrated(stack, overlay), overlay.of_cluster(cluster)
+        stack, cluster = calibrated(stack, overlay), overlay.of_cluster(cluster)
         assumed.append(finding("calibrated", **{"with": stack.calibration}))
     if isinstance(request, Request) and request.options:
         stack = with_options(stack, list(request.options))
@@ -191,18 +195,6 @@ def _check_ring(restrict: Mapping[str, tuple[int, ...]], problem: Problem) -> No
     must = f"cp_kind of {problem.model.name} under {problem.stack.name} must be {kinds}"
     given = ", ".join(ContextKind(kind).label for kind in asked)
     raise InputError(must, given, f"leave it out, or write {option('set', f'cp_kind={own.label}')}")
-
-
-def _overlay(path: str) -> Overlay:
-    from planner.catalog.load_overlay import load_overlay  # few questions have one
-
-    return load_overlay(path)
-
-
-def _calibrated(stack: Stack, overlay: Overlay) -> Stack:
-    from planner.catalog.load_overlay import calibrated
-
-    return calibrated(stack, overlay)
 
 
 def _check_bf16_layers(counts: tuple[int, int], layers: int, framework: str) -> None:

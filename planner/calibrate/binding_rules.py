@@ -25,7 +25,7 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
     for rule in all_rules_for(problem.stack.framework):
         if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
-            return f"{rule.id}: {rule.explain(row, problem)}"
+            return f"{rule.id}: {rule.explain(row, problem).reason}"
     return ""
 
 

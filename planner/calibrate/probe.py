@@ -164,7 +164,8 @@ def probe(
                 if task.key in done:
                     continue
                 say(f"{task.kind} {task.name}")
-                profile = _with(profile, _measured(bench, task))
+                timed = (*profile.measurements, _measured(bench, task))
+                profile = profile.model_copy(update={"measurements": timed})
                 if world.rank == 0:
                     save_text(profile.model_dump_json(indent=1) + "\n", output)
     finally:
@@ -205,10 +206,6 @@ def _measured(bench: Bench, task: Task) -> Measurement:
         seconds=seconds / task.times, spread=max(spread, 0.0) if math.isfinite(spread) else 0.0,
         repeats=repeats, clock=bench.clock(), peak_memory=peak,
     )  # fmt: skip
-
-
-def _with(profile: Profile, measured: Measurement) -> Profile:
-    return profile.model_copy(update={"measurements": (*profile.measurements, measured)})
 
 
 def _resumed(output: Path, device: Device, versions: dict[str, str], hosts: tuple[int, ...]) -> Profile:

@@ -23,7 +23,7 @@ from planner.ask.option import Option, options_of
 from planner.ask.question import Question
 from planner.ask.readers import whole
 from planner.calibrate.flops_rate import KINDS
-from planner.dialect import only
+from planner.dialect import Dialect, only
 from planner.dialect import option as marked
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError, nearest_names
 from planner.space.axes import RESTRICTABLE
@@ -219,12 +219,18 @@ def _row(header: Sequence[str], line: Sequence[str]) -> tuple[TableRow, list[str
         try:
             values[name] = COLUMNS[name](text)
         except PlannerError as error:
-            error.say_in(_IN_TABLE)
-            said = error.must.removeprefix(f"{name} ")
-            faults.append(f"{name} {_short(text)}: {said}" + (f"; {error.hint}" if error.hint else ""))
+            error.say_in(_of_cell(name))
+            faults.append(
+                f"{name} {_short(text)}: {error.must.strip()}" + (f"; {error.hint}" if error.hint else "")
+            )
     if "tflops_per_gpu" in cells and "flops_kind" not in cells:
         faults.append("flops_kind: must say what tflops_per_gpu counts; one of " + ", ".join(KINDS))
     return TableRow(cells, values), faults
+
+
+def _of_cell(column: str) -> Dialect:
+    """Words of a table for a column's own cells, whose name is said already."""
+    return lambda name, value: _IN_TABLE(name, value) if value or name != column else ""
 
 
 def _short(text: str) -> str:

@@ -6,12 +6,9 @@ Pure arithmetic for floats and columns. Left out: the optimizer's step counters 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
-from numpy.typing import NDArray
 
-Quantity = TypeVar("Quantity", float, NDArray[np.float64])
+from planner.campaign.duration import Quantity
 
 
 def weights_size(parameters: float, weight_bytes: float) -> float:

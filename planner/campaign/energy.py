@@ -6,14 +6,7 @@ switches beyond what the site's overhead holds.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
-
-from planner.campaign.duration import SECONDS_PER_HOUR
-
-Quantity = TypeVar("Quantity", float, NDArray[np.float64])
+from planner.campaign.duration import SECONDS_PER_HOUR, Quantity
 
 
 def average_power(maximum: Quantity, load: float) -> Quantity:

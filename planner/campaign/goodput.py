@@ -8,12 +8,11 @@ infant mortality of new hardware.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
-from numpy.typing import NDArray
 
-Quantity = TypeVar("Quantity", float, NDArray[np.float64])
+from planner.campaign.duration import Quantity
 
 DEVICES_PER_COUNTED_NODE = 8  # rates of failure are published per node of 8
 

@@ -6,14 +6,11 @@ charged for the building beyond its electricity.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.campaign.duration import SECONDS_PER_HOUR
-
-Quantity = TypeVar("Quantity", float, NDArray[np.float64])
+from planner.campaign.duration import SECONDS_PER_HOUR, Quantity
 
 HOURS_PER_YEAR = 365.25 * 24
 

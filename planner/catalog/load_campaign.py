@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from planner.errors import FileInputError, InputError, field_must
 from planner.spec.assumptions import Assumption, Assumptions, assumptions_from
 from planner.units import parse_quantity
 
@@ -47,7 +46,7 @@ class _File(_Part):
 
 def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
     """The shipped assumptions with "key=value" settings applied. Raises `InputError`."""
-    return read_assumptions(CAMPAIGN_FILE).overridden(settings)
+    return _shipped().overridden(settings)
 
 
 def run_settings(settings: Sequence[str]) -> tuple[str, ...]:
@@ -56,27 +55,15 @@ def run_settings(settings: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in keys if key not in OF_A_STEP))
 
 
-@lru_cache(maxsize=4)
-def read_assumptions(path: Path) -> Assumptions:
-    """The assumptions in a file. Raises `FileInputError` naming file and field."""
-    try:
-        document = _File.model_validate(yaml.load(path.read_text(encoding="utf-8"), _SafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise FileInputError(str(path), "must be readable YAML", " ".join(str(error).split())) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise FileInputError(str(path), field_must(first), field=field) from None
+@lru_cache(maxsize=1)
+def _shipped() -> Assumptions:
+    document = _File.model_validate(yaml.load(CAMPAIGN_FILE.read_text(encoding="utf-8"), _SafeLoader))
     records = [
         Assumption(key, entry.value, entry.kind, entry.meaning, entry.source, entry.unverified)
         for key, entry in document.assumptions.items()
     ]
-    try:
-        rents = _priced(document.list_prices, "price")
-        purchases = _priced(document.purchase_prices, "money")
-        return assumptions_from(records, rents, purchases)
-    except (InputError, TypeError) as error:
-        raise FileInputError(str(path), str(error).replace("\n  ", "; ")) from None
+    rents = _priced(document.list_prices, "price")
+    return assumptions_from(records, rents, _priced(document.purchase_prices, "money"))
 
 
 def _priced(listed: _Prices, kind: str) -> dict[str, tuple[float, str]]:

@@ -10,45 +10,21 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from planner.errors import FileInputError, UnknownNameError
+from planner.errors import UnknownNameError
 from planner.spec.machine.links import FabricRates, LinkRates, OperationRates
 
 _SAFE_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fast on 850 lines
 LINKS_FILE: Final = Path(__file__).with_name("links.yaml")
 PUBLISHED_FILE: Final = Path(__file__).with_name("links_published.yaml")
-_SCALE_UP_KINDS: Final = {
-    "nvlink": "nvlink",
-    "nvswitch": "nvlink",
-    "pcie": "pcie",
-    "xgmi": "xgmi",
-    "infinityfabric": "xgmi",
-    "roce": "xgmi",  # a full mesh, like Gaudi's
-    "neuronlink": "neuronlink",
-    "ici": "ici",
-    "upi": "pcie",
-    "none": "pcie",
-}
 _STAND_INS: Final = ("roce", "upi", "none")
-_FABRIC_KINDS: Final = {
-    "infiniband": "infiniband",
-    "ib": "infiniband",
-    "roce": "roce",
-    "efa": "efa",
-    "ethernet": "ethernet",
-    "tcp": "ethernet",
-    "tcpx": "ethernet",
-    "slingshot": "slingshot",
-    "omnipath": "omnipath",
-    "none": "infiniband",
-}
 
 
 class _Model(BaseModel):
@@ -120,21 +96,19 @@ class FabricEntry(_Model):
 
 
 class LinksFile(_Model):
-    """`links.yaml` or `links_published.yaml`; entries of one kind stand in order of preference as kin."""
+    """`links.yaml` or `links_published.yaml`; entries of one kind stand in order of preference as kin. The published
+    one alone has the others: fabrics, and what links are called -> the kind of the entries that hold for them."""
 
     scale_up: tuple[ScaleUpEntry, ...]
-    fabric: tuple[FabricEntry, ...] = ()  # the published one alone has any
+    fabric: tuple[FabricEntry, ...] = ()
+    scale_up_kinds: Mapping[str, str] = {}
+    fabric_kinds: Mapping[str, str] = {}
 
 
 @functools.cache
 def read_links_file(path: Path) -> LinksFile:
-    """One table. Raises `FileInputError`."""
-    try:
-        return LinksFile.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_SAFE_LOADER))
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise FileInputError(
-            str(path), "must hold measured link rates", str(error), "run benchmarks/fit_links.py"
-        ) from error
+    """One table."""
+    return LinksFile.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_SAFE_LOADER))
 
 
 def load_link_rates(
@@ -145,7 +119,7 @@ def load_link_rates(
     Raises `UnknownNameError` for a kind of link that is not known.
     """
     published, fitted = read_links_file(PUBLISHED_FILE), read_links_file(LINKS_FILE)
-    file = LinksFile(scale_up=published.scale_up + fitted.scale_up, fabric=published.fabric)
+    file = published.model_copy(update={"scale_up": published.scale_up + fitted.scale_up})
     return combine(*choose(file, accelerator_name, architecture, scale_up_kind, fabric_kind))
 
 
@@ -153,7 +127,7 @@ def choose(
     file: LinksFile, accelerator_name: str, architecture: str, scale_up_kind: str, fabric_kind: str
 ) -> tuple[ScaleUpEntry, FabricEntry, str]:
     """The entries nearest to a machine, and what they stand in for ("" when they are its own)."""
-    kind = _known("scale-up link", scale_up_kind, _SCALE_UP_KINDS)
+    kind = _known("scale-up link", scale_up_kind, file.scale_up_kinds)
     same_kind = [entry for entry in file.scale_up if entry.kind == kind and not entry.outlier]
     name, arch = _folded(accelerator_name), architecture.lower()
     own = [entry for entry in same_kind if _same_device(name, _folded(entry.accelerator))]
@@ -163,7 +137,7 @@ def choose(
     kin = []
     if not own or _leading_word(scale_up_kind) in _STAND_INS:
         kin.append(f"{scale_up.accelerator} {scale_up.kind} for {accelerator_name} {scale_up_kind}")
-    fabric_name = _known("fabric", fabric_kind, _FABRIC_KINDS)
+    fabric_name = _known("fabric", fabric_kind, file.fabric_kinds)
     fabric = fabric_of([entry for entry in file.fabric if entry.kind == fabric_name], accelerator_name, arch)
     if fabric.architecture not in ("", arch):
         kin.append(f"{fabric.kind} of {fabric.architecture} for that of {arch}")
@@ -211,7 +185,7 @@ def _leading_word(kind: str) -> str:
     return match.group(0) if match else ""
 
 
-def _known(what: str, given: str, table: dict[str, str]) -> str:
+def _known(what: str, given: str, table: Mapping[str, str]) -> str:
     word = _leading_word(given)
     if word not in table:
         raise UnknownNameError(what, given, table)

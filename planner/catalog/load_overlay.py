@@ -12,8 +12,9 @@ from typing import Final
 import yaml
 from pydantic import ValidationError
 
+from planner.catalog.load_options import OptionKind
 from planner.catalog.load_stacks import load_stack
-from planner.catalog.stack_options import SEPARATOR, OptionKind, options_for, with_options
+from planner.catalog.stack_options import SEPARATOR, options_for, with_options
 from planner.errors import FileInputError, field_given, field_must
 from planner.spec.load_yaml import read_yaml
 from planner.spec.overlay import Overlay
@@ -45,13 +46,8 @@ def calibrated(stack: Stack, overlay: Overlay) -> Stack:
     return with_options(overlay.of_stack(load_stack(overlay.stack)), more)
 
 
-def overlay_text(overlay: Overlay) -> str:
-    """The calibration as YAML."""
-    document = overlay.model_dump(mode="json", exclude_defaults=True) | {"schema_version": 1}
-    head = "# Calibration of planner's numbers on measurements; use it with --calibration FILE.\n"
-    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-
-
 def save_overlay(overlay: Overlay, path: Path) -> None:
     """Write the whole file or nothing. Raises `FileInputError`."""
-    save_text(overlay_text(overlay), path)
+    document = overlay.model_dump(mode="json", exclude_defaults=True) | {"schema_version": 1}
+    head = "# Calibration of planner's numbers on measurements; use it with --calibration FILE.\n"
+    save_text(head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100), path)

@@ -18,8 +18,6 @@ from planner.cli.output import say, say_json
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from planner.calibrate.correction.estimate import Calibration
     from planner.calibrate.logs.machine import Nodes
     from planner.calibrate.logs.nccl_tests import LinkFit
@@ -83,8 +81,10 @@ def calibrate(
 ) -> int:
     """Correct predictions with your own measurements. Runs, link tests or a probe of your cluster."""
     from planner.calibrate.logs.machine import read_nodes
+    from planner.calibrate.own_runs import parse_run
     from planner.catalog.load_overlay import save_overlay
     from planner.report.calibration import calibration_document, calibration_facts
+    from planner.report.text import bullets, section
     from planner.spec.overlay import LONGEST_NAME
     from planner.spec.save import save_text
 
@@ -99,7 +99,8 @@ def calibrate(
         raise InputError(
             "a calibration corrects the shipped numbers, not another one", asked.calibration, hint
         )
-    read = [asked.model, asked.cluster, *_logs_of(run or []), *(nccl or []), profile, topo, nodes]
+    logs = [parse_run(text)[0] for text in run or []]
+    read = [asked.model, asked.cluster, *logs, *(nccl or []), profile, topo, nodes]
     _check_outputs(output, bool(run or nccl or profile), cluster_file, bool(topo or nodes), read)
     hosts = read_nodes(nodes) if nodes else None
     machine = _machine(asked.cluster, asked.gpus, hosts, exact=cluster_file is not None)
@@ -109,7 +110,7 @@ def calibrate(
     if cluster_file is not None:
         save_text(found, cluster_file)
     if overlay is None:
-        say_json({"notes": said}) if as_json else say(_notes_only(said))
+        say_json({"notes": said}) if as_json else say(section("Machine", bullets(said)))
         return 0
     if output is not None:
         save_overlay(overlay, output)
@@ -137,18 +138,6 @@ def _corrections(
     if runs is not None:
         overlay = _joined(overlay, runs.overlay)
     return overlay, runs, links, [*said, *notes]
-
-
-def _notes_only(said: list[str]) -> RenderableType:
-    from planner.report.text import bullets, section
-
-    return section("Machine", bullets(said))
-
-
-def _logs_of(runs: Sequence[str]) -> list[str]:
-    from planner.calibrate.own_runs import parse_run
-
-    return [parse_run(run)[0] for run in runs]
 
 
 def _check_outputs(

@@ -25,6 +25,7 @@ from planner.cli.files import (
 )
 from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
+from planner.dialect import option
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def _sequences(batch: str | int | None, seq_len: int | None) -> int | None:
         return None
     text = str(batch)
     if seq_len is None and in_tokens(text):
-        raise InputError("a batch in tokens needs the length of its sequences", text, "add --seq-len 8k, say")
+        hint = f"add {option('seq_len', '8k')}, say"
+        raise InputError("a batch in tokens needs the length of its sequences", text, hint)
     return global_batch_of(text, seq_len or 1, 1)[0]
 
 
@@ -97,8 +99,8 @@ def check_files(files: Mapping[str, str], asked: Question, config_file: str | No
     said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
     batch = _sequences(asked.global_batch, parsed.seq_len or asked.seq_len)
     for found, given, what in (
-        (parsed.seq_len, asked.seq_len, "a sequence length of {:,}, --seq-len says {:,}"),
-        (parsed.global_batch, batch, "a global batch of {:,}, --global-batch says {:,}"),
+        (parsed.seq_len, asked.seq_len, f"a sequence length of {{:,}}, {option('seq_len')} says {{:,}}"),
+        (parsed.global_batch, batch, f"a global batch of {{:,}}, {option('global_batch')} says {{:,}}"),
     ):
         if found and given and found != given:
             said.append(f"the files state {what.format(found, given)}: the files count")
@@ -161,7 +163,7 @@ def _full_length(problem: Problem) -> tuple[str, ...]:
         return ()
     return (
         f"every sequence is taken as one document of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
-        "which --mean-len says",
+        f"which {option('mean_len')} says",
     )
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption, JsonOption
+from planner.cli.options import (
+    FASTEST,
+    CalibrationOption,
+    ChoiceOption,
+    ClusterOption,
+    JsonOption,
+    PlanArgument,
+)
 from planner.cli.output import progress, tell
 from planner.errors import InputError
 
@@ -18,21 +25,12 @@ if TYPE_CHECKING:
     from planner.cli.campaign import Answer
     from planner.spec.planfile import Plan
 
-PlanArgument = Annotated[
-    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
-]
 RankOption = Annotated[
     int | None, typer.Option("--rank", metavar="R", help="Show the process groups of this rank (default: 0).")
 ]
 WhyNotOption = Annotated[
     str | None,
     typer.Option("--why-not", metavar="AXIS=V,...", help="Why the plan is not this, such as tp=8,pp=4."),
-]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
-    ),
 ]
 EPILOG = "\b\nExample:\n  planner explain plan.json --rank 777 --why-not tp=8,pp=16"
 

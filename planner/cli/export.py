@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import FASTEST, ChoiceOption
+from planner.cli.options import FASTEST, ChoiceOption, PlanArgument
 from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
 
-PlanArgument = Annotated[
-    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
-]
 ToOption = Annotated[
     str | None,
     typer.Option(

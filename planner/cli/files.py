@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.ask.option import as_written, options_of
 from planner.ask.question import Question
-from planner.dialect import on_command_line
+from planner.dialect import on_command_line, option
 from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
@@ -185,22 +185,21 @@ def problem_of(
 
     model, gpus = asked.model or None, asked.gpus
     if asked.mtp and model is None:
-        raise InputError(
-            "--mtp needs a model that is named", "none", "add --model, or leave --mtp to the files"
-        )
+        hint = f"add {option('model')}, or leave {option('mtp')} to the files"
+        raise InputError(f"{option('mtp')} needs a model that is named", "none", hint)
     spec = load_model(model, asked.mtp) if model is not None else parsed.model
     if spec is None:
         must = f"the model must be known: these {framework.title} files do not describe it"
-        how = "name the model with --model NAME or a config.json"
+        how = f"name the model with {option('model', 'NAME')} or a config.json"
         if parsed.missing:
             must, how = f"the model must be known, and is but for {parsed.missing}", f"or {how}"
-        raise InputError(must, "no --model", how)
+        raise InputError(must, f"no {option('model')}", how)
     said: list[str] = []
     if model is None and parsed.named:
-        said.append(f"the model is taken as {spec.name}, by {parsed.named}; --model names another")
+        said.append(f"the model is taken as {spec.name}, by {parsed.named}; {option('model')} names another")
     devices = gpus if gpus is not None else parsed.devices
     if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
-        said.append(f"the files start {parsed.devices} processes, --gpus says {gpus}")
+        said.append(f"the files start {parsed.devices} processes, {option('gpus')} says {gpus}")
     try:
         hardware = load_cluster(asked.cluster, devices)
     except InputError as error:
@@ -210,7 +209,7 @@ def problem_of(
                     _STARTED if (name, value) == ("gpus", "") else on_command_line(name, value)
                 )
             )
-            error.hint = "; ".join(filter(None, (error.hint, "--gpus N goes before the files")))
+            error.hint = "; ".join(filter(None, (error.hint, f"{option('gpus', 'N')} goes before the files")))
         raise
     seq_len = parsed.seq_len
     if seq_len is None:
@@ -267,9 +266,9 @@ def _as_stated(asked: Question, parsed: ParsedConfig, said: list[str]) -> Questi
         stated["frozen_bits"] = adapters.frozen_bits
     stated = {name: value for name, value in stated.items() if value is not None}
     counted = replace(asked, **stated)
-    given, found, options = as_written(asked), as_written(counted), options_of(Question)
+    given, found, known = as_written(asked), as_written(counted), options_of(Question)
     said += [
-        f"the files state {name} {found.get(name, options[name].default)}, {options[name].words} says {given[name]}: "
+        f"the files state {name} {found.get(name, known[name].default)}, {option(name)} says {given[name]}: "
         "the files count"
         for name in stated
         if name in given and given[name] != found.get(name)
@@ -286,9 +285,8 @@ def _require_own(stack: Stack, framework: Framework, newest: Stack) -> None:
     if stack.framework not in of and framework_of_stack(stack.framework) is not None:
         names = [name for name in stacks_to_plan() if load_stack(name).framework in of]
         must = f"the stack must be one that runs {framework.title} files: {', '.join(names)}"
-        raise InputError(
-            must, f"{stack.name}, of {stack.framework}", "leave --stack out, or name one of these"
-        )
+        hint = f"leave {option('stack')} out, or name one of these"
+        raise InputError(must, f"{stack.name}, of {stack.framework}", hint)
 
 
 def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, said: list[str]) -> Stack:
@@ -296,7 +294,7 @@ def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, sa
     stack that the user named does not count."""
     from planner.catalog.stack_options import SEPARATOR, options_for, with_options
 
-    known = {option.name: option for option in options_for(stack)}
+    known = {one.name: one for one in options_for(stack)}
     for name in [*options, *([parsed.dispatcher] if parsed.dispatcher else [])]:
         changed = with_options(stack, [name]) if name in known else stack
         if changed.model_copy(update={"name": stack.name}) == stack:
@@ -304,7 +302,7 @@ def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, sa
         base, *named = changed.name.split(SEPARATOR)
         against = [other for other in named if other != name and known[other].same_fields(known[name])]
         said += [
-            f"the files say {name}, --stack says {other}: the files count"
+            f"the files say {name}, {option('stack')} says {other}: the files count"
             for other in against
             if other not in options
         ]

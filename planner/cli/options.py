@@ -30,6 +30,15 @@ ChoiceOption = Annotated[
         help="Index of the configuration: 0 is #1 of the plan's table; or: recommended.",
     ),
 ]
+PlanArgument = Annotated[
+    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import CalibrationOption
+from planner.cli.options import CalibrationOption, ClusterOption
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ ResultArgument = Annotated[
     ),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Page to write.")]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
-    ),
-]
 
 
 def report(

@@ -228,9 +228,9 @@ def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
     routes = [
         Route("/", fixed(form_page, "text/html")),
         Route("/library.js", fixed(html.chart_library, "text/javascript")),
-        Route("/page.js", fixed(html.page_script, "text/javascript")),
+        Route("/page.js", fixed(lambda: html.page_file("page.js"), "text/javascript")),
         Route("/serve.js", fixed(lambda: html.page_file("serve.js"), "text/javascript")),
-        Route("/page.css", fixed(html.page_style, "text/css")),
+        Route("/page.css", fixed(lambda: html.page_file("page.css"), "text/css")),
         *(Route(path, computed(work)) for path, work in _computed(calibration).items()),
     ]
     allowed = [*_LOOPBACK, host] if host in _LOOPBACK else ["*"]

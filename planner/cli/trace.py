@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption
+from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption, ClusterOption, PlanArgument
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ _AFTER = (
 _GRID, _ROUNDS = 17, 5  # hops tried at once, and how often the interval is narrowed
 EPILOG = "\b\nExample:\n  planner trace plan.json -o trace.json"
 
-PlanArgument = Annotated[
-    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
-]
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="Trace to write; - prints it.")
 ]
@@ -51,12 +48,6 @@ ScheduleOption = Annotated[
 RanksOption = Annotated[
     str | None,
     typer.Option("--ranks", metavar="A-B,C,...", help="Pipeline ranks to draw (default: all that fit)."),
-]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
-    ),
 ]
 
 

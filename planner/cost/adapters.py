@@ -91,11 +91,9 @@ class AdapterModel:
         if not gemm.expert and self.job.adapts(gemm.name):
             split, t = x.sequence_split[first], x.t[first]
             beside = self._adapter(gemm, (m, n, k), split, t, linear_layers(gemm, layer, self.stack))
-            forward, dgrad, wgrad = (
-                forward + beside.forward,
-                dgrad + beside.input_gradient,
-                beside.weight_gradient,
-            )
+            forward = forward + beside.forward
+            dgrad = dgrad + beside.input_gradient
+            wgrad = beside.weight_gradient
         return Products(
             products.forward + forward[inverse],
             products.input_gradient + dgrad[inverse],

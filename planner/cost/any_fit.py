@@ -157,11 +157,9 @@ class _Ranks:
 
     def _hold(self, some: NDArray[np.bool_], tick: Array) -> NDArray[np.bool_]:
         """Is there room and time for the layers of `some` kinds (K,) on all ranks together (n,)?"""
-        states, kept, again = (
-            self.states[:, some].min(axis=1),
-            self.kept[some].min(axis=0),
-            self.again[some].min(axis=0),
-        )
+        states = self.states[:, some].min(axis=1)
+        kept = self.kept[some].min(axis=0)
+        again = self.again[some].min(axis=0)
         least, longest = self.time[some].min(axis=0), self.time[some].max(axis=0)
         longest = longest + np.where(self.most > 0, self.repeat, 0.0)
         room = time = np.zeros(len(self.p))
@@ -220,10 +218,8 @@ class _Rank:
         finite = np.isfinite(self.left) & np.isfinite(self.tick)
         left, tick = np.where(finite, self.left, 0.0), np.where(finite, self.tick, 0.0)
         balance = np.clip((self.full * tick - left * self.each) / slope, 0.0, most)
-        room, time = (
-            (self.left - balance * self.cheap) / self.full,
-            (self.tick - balance * slower) / self.each,
-        )
+        room = (self.left - balance * self.cheap) / self.full
+        time = (self.tick - balance * slower) / self.each
         return np.where(np.isfinite(first), balance + np.minimum(room, time), most)
 
 
@@ -242,11 +238,9 @@ def in_flight_at_least(table: ConfigTable) -> Array:
         first, inverse = distinct(*(some[axis] for axis in ("schedule", "pp", "vpp", "num_microbatches")))
         of_key = np.ones((len(first), found.shape[1]))
         for key, row in enumerate(first.tolist()):
-            kind, ranks, chunks = (
-                Schedule(int(some["schedule"][row])),
-                int(some["pp"][row]),
-                int(some["vpp"][row]),
-            )
+            kind = Schedule(int(some["schedule"][row]))
+            ranks = int(some["pp"][row])
+            chunks = int(some["vpp"][row])
             if kind is not Schedule.DUALPIPE:  # whose ranks hold a stage of either direction
                 held = most_held(kind, ranks, chunks, int(some["num_microbatches"][row]))
                 of_key[key, :ranks] = [moments[0][0] / chunks for moments in held]

@@ -107,11 +107,9 @@ class EdgeModel:
     def _passes(self, x: LayerShape, vocabulary: Array, parts: Array) -> tuple[Array, Array]:
         """Memory passes of the embedding, and of the losses, forward and backward [s]; every prediction module has a
         loss and embeds its tokens. A loss in `parts` adds up gradients of the head's weight, where that is trained."""
-        model, kernels, act = (
-            self.problem.model,
-            self.problem.stack.kernels,
-            self.rates.recipe.activation_bytes,
-        )
+        model = self.problem.model
+        kernels = self.problem.stack.kernels
+        act = self.rates.recipe.activation_bytes
         factor = self.problem.stack.compute.memory_bound
         single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
         multiplied = any(layer.multiplied for layer in model.layer_kinds)

@@ -173,16 +173,12 @@ def _of_layer(
             twice = tensor_parallel_regions(layer) * passes
             yield _collective("tp", CollectiveKind.ALL_GATHER, "hidden_states", narrow, config.tp, twice)
         if config.sp and gathers_inputs_again(model):
-            regathered, what = (
-                tensor_parallel_regions(layer) * passes,
-                "inputs_gathered_again",
-            )
+            regathered = tensor_parallel_regions(layer) * passes
+            what = "inputs_gathered_again"
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
-        qkv, what = (
-            float(whole_qkv_bytes(model.problem, layer, tokens, config.tp, width)),
-            "queries_keys_values",
-        )
+        qkv = float(whole_qkv_bytes(model.problem, layer, tokens, config.tp, width))
+        what = "queries_keys_values"
         yield _collective("tp", CollectiveKind.ALL_GATHER, what, qkv, config.tp, passes + again)
         yield _collective("tp", CollectiveKind.REDUCE_SCATTER, what, qkv, config.tp, passes)
         if layer.attention is not None:

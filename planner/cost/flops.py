@@ -225,7 +225,7 @@ def attention_flops(attention: Attention, batch: Quantity, seq: Quantity) -> Qua
     """Forward FLOPs of Q K^T and of the product with V over the full square of one layer [FLOP].
 
     2 b s^2 a (d_qk + d_v). Korthikanti 2022, arXiv 2205.05198, appendix A, with separate head widths.
-    Masks and windows are ignored: see `attention_work`. Compressed keys stand beside those of all tokens.
+    Masks and windows are ignored: see `seen_pairs`. Compressed keys stand beside those of all tokens.
     """
     keys = seq + compressed_keys(attention, seq)
     return 2 * batch * seq * keys * attention.heads * (attention.head_dim + attention.v_head_dim)
@@ -298,20 +298,6 @@ def chosen_pairs(top_k: float, seq: Quantity, block: int = 0) -> Quantity:
         return own + block**2 * (w * (w - 1) / 2 + w * (n - w)) + r * block * w
     width: Quantity = np.minimum(top_k, seq)
     return seq * width - width * (width - 1) / 2
-
-
-def attention_work(attention: Attention, batch: Quantity, seq: Quantity) -> Quantity:
-    """Forward FLOPs of attention inside its mask, the work a mask-skipping kernel cannot avoid [FLOP].
-
-    2 b a (d_qk + d_v) x attended pairs. Half the full square for long sequences without a window. Behind an indexer the
-    chosen pairs, over MLA's one latent key: 2 b a (2 r + d_rope), since a kernel that expanded keys would do so again
-    for every query (DeepSeek-AI 2025, arXiv 2512.02556, section 2.1).
-    """
-    if attention.sparse:
-        pairs = seen_pairs(attention, seq)
-        return 2 * batch * attention.heads * (attention.latent_dim + attention.latent_value) * pairs
-    widths = attention.heads * (attention.head_dim + attention.v_head_dim)
-    return 2 * batch * widths * attended_pairs(attention, seq)
 
 
 def indexer_flops(attention: Attention, pairs: Quantity) -> Quantity:
@@ -390,14 +376,13 @@ class ModelFlops:
     """FLOPs of one forward and backward pass over a batch.
 
     `forward_linear`: all matrix products with weights, experts included. `forward_attention`: full square, windows and
-    what an indexer chooses ignored. `forward_attention_work`: inside the mask. `forward_scan`: of state spaces alone.
+    what an indexer chooses ignored. `forward_scan`: of state spaces alone.
     `forward_indexer`: scores of indexers over the full square. `backward`: 2 x forward (one product for the input's
     gradient, one for the weight's), on the full square; of indexers what their loss needs (`indexer_backward_flops`).
     """
 
     forward_linear: float
     forward_attention: float
-    forward_attention_work: float
     forward_scan: float
     forward_indexer: float
     backward: float
@@ -430,7 +415,6 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
     tokens = batch * seq
     linear = sum(gemm_flops(gemm, tokens) for gemm in outer_gemms(model))
     square: float = 0
-    work: float = 0
     scan: float = 0
     scores: float = 0
     taught: float = 0
@@ -438,7 +422,6 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
         linear += count * sum(gemm_flops(gemm, tokens) for gemm in layer_gemms(layer, model.hidden))
         if layer.attention is not None:
             square += count * attention_flops(layer.attention, batch, seq)
-            work += count * attention_work(layer.attention, batch, seq)
             scores += count * indexer_flops(layer.attention, batch * seq * scored_keys(layer.attention, seq))
             taught += count * batch * indexer_backward_flops(layer.attention, model.hidden, seq)
         if layer.state_space is not None:
@@ -450,4 +433,4 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
         if gemm.detached
     )
     backward = 2 * (linear - detached + square + scan) + taught
-    return ModelFlops(linear, square, work, scan, scores, backward)
+    return ModelFlops(linear, square, scan, scores, backward)

@@ -168,11 +168,9 @@ class LayerModel:
         self.communication, self.host = CommunicationModel(problem, links), HostModel(problem)
         self._ends = EdgeModel(problem, self.products, self.host)
         self.muon = MuonModel(self.rates, links) if problem.deals_matrices else None
-        self.recipe, self.bandwidth, self.gemm_peak = (
-            self.rates.recipe,
-            self.rates.bandwidth,
-            self.rates.gemm_peak,
-        )
+        self.recipe = self.rates.recipe
+        self.bandwidth = self.rates.bandwidth
+        self.gemm_peak = self.rates.gemm_peak
 
     def shape(self, keys: ConfigTable, layer: Layer | None, longest: bool = False) -> LayerShape:
         """The cut of a micro-batch for every key; `layer` decides how key/value heads split.

@@ -59,16 +59,6 @@ class Matrix:
         return self.shard in (Shard.COLUMN, Shard.ROW)
 
 
-def newton_schulz_flops(rows: float, columns: float, steps: int = NEWTON_SCHULZ_STEPS) -> float:
-    """FLOP of the iterations that orthogonalise a matrix: steps (4 s^2 l + 2 s^3) of sides s <= l [FLOP].
-
-    X X^T, its square, and their sum by X (Jordan 2024, kellerjordan.github.io/posts/muon; NVIDIA-NeMo/
-    Emerging-Optimizers@fd77292 orthogonalized_optimizers/muon_utils.py newton_schulz_step).
-    """
-    short, long = min(rows, columns), max(rows, columns)
-    return steps * (4.0 * short**2 * long + 2.0 * short**3)
-
-
 def matrices_of(layer: Layer, hidden: int) -> tuple[Matrix, ...]:
     """The matrices of a layer as Megatron-Core holds them: gate and up fused, queries, keys and values taken apart
     (--muon-no-split-qkv is not given)."""

@@ -95,9 +95,9 @@ class StemModel:
         scatter, gather, again, third = self._sharded(s_row, zero)
         once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
         if matrices is not None:
-            once, longer = (
-                once + matrices.seconds,
-                1.0 if self.least else matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row]),
+            once = once + matrices.seconds
+            longer = (
+                1.0 if self.least else matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row])
             )
             scatter, gather = scatter * longer, gather * longer
         fetches = shards.fetches

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.dialect import option
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from planner.frameworks.adapters import Adapters
 
 Files = dict[str, str]
+# of a launch whose plan names no number of tokens; enough to compare its log with the prediction
+TRIAL_STEPS: Final = 50
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,13 @@ class Launch:
     def devices_per_host(self) -> int:
         """Processes started on each host."""
         return min(self.devices, self.devices_per_node)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the run."""
+        if self.job.tokens is None:
+            return TRIAL_STEPS
+        return max(int(-(-self.job.tokens // self.job.tokens_per_step)), 1)
 
     @property
     def schedule(self) -> Schedule:
@@ -188,10 +197,10 @@ class ParsedConfig:
 RankOrder = tuple[str, ...]
 
 
-def _takes_any_devices(
+def _as_stated(
     parsed: ParsedConfig, config: ParallelConfig, problem: Problem
 ) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
-    return (), ()
+    return ((), ()) if parsed.starts is None else parsed.starts(problem)
 
 
 @dataclass(frozen=True)
@@ -231,7 +240,7 @@ class Framework:
     usual_zero: int = 1
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
-    ] = _takes_any_devices
+    ] = _as_stated
     same_words: Callable[[str, str], bool] = lambda name, text: True
 
     @property
@@ -278,9 +287,7 @@ def launch_of(
         devices=subject.cluster.devices,
         devices_per_node=subject.cluster.devices_per_node,
         accelerator=subject.cluster.accelerator,
-        chunks=chunk_layers(
-            model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
-        ),
+        chunks=chunk_layers(model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout),
         expected=_expected(choice),
         stack=stack or _stack(choice.stack, model),
         domain=subject.cluster.scale_up_domain,

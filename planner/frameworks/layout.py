@@ -23,7 +23,7 @@ _LONGEST = 200_000  # characters of an expanded layout; the largest models have 
 
 
 def chunk_layers(
-    num_layers: int, pp: int, vpp: int, per_rank: tuple[int, ...] = (), layout: str = "", mtp: int = 0
+    num_layers: int, pp: int, vpp: int, per_rank: tuple[int, ...] = (), layout: str = ""
 ) -> ChunkLayers:
     """Layers of every chunk: from a layout string, else from each rank's total, else even.
 
@@ -36,8 +36,6 @@ def chunk_layers(
     elif per_rank:
         _require(len(per_rank) == pp, f"layers must be given for each of {pp} pipeline ranks", per_rank)
         counts = tuple(per_rank[i % pp] // vpp + (i // pp < per_rank[i % pp] % vpp) for i in range(chunks))
-    elif num_layers % chunks == 0:
-        counts = (num_layers // chunks,) * chunks
     else:
         counts = tuple(num_layers // chunks + (i < num_layers % chunks) for i in range(chunks))
     _require(len(counts) == chunks, f"the layout must have pp x vpp = {chunks} chunks", counts)

@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from planner.errors import FileInputError, InputError
-from planner.frameworks.details import TRAITS, left_out, unwritten_rotation
+from planner.frameworks.details import left_out, unwritten_rotation
+from planner.frameworks.families import TRAITS
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
@@ -32,7 +33,7 @@ from planner.frameworks.rulebook import (
     whole_kv_heads,
     whole_recompute,
 )
-from planner.frameworks.scripts import README, job_name, launch_files, readme
+from planner.frameworks.scripts import HERE, IMAGE, README, job_name, launch_files, readme, started_on_nodes
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import Recompute, Schedule
 from planner.spec.job import Optimizer
@@ -43,10 +44,8 @@ from planner.spec.rule import Rule
 
 TITLE: Final = "nanotron"
 CONFIG: Final = "config.yaml"
-IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 ENGINES: Final = {Schedule.ONE_F_ONE_B: "1f1b", Schedule.GPIPE: "afab"}
 DTYPES: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
-TRIAL_STEPS: Final = 50
 # of LlamaConfig and Qwen2Config (config/models_config.py), where a file leaves a size out
 DEFAULTS: Final = {
     "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048, "num_attention_heads": 32,
@@ -96,7 +95,6 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     """The YAML file as settings. Raises `UnsupportedError`."""
     _require_known(launch)
     config, job = launch.config, launch.job
-    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     return {
         "general": {
             "project": "planner",
@@ -120,7 +118,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "make_vocab_size_divisible_by": 1,
             "model_config": _model_config(launch),
         },
-        "optimizer": _optimizer(config.zero, steps),
+        "optimizer": _optimizer(config.zero, launch.steps),
         "parallelism": {
             "dp": config.dp,
             "pp": config.pp,
@@ -137,7 +135,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "batch_accumulation_per_replica": config.num_microbatches,
             "micro_batch_size": config.micro_batch,
             "sequence_length": job.seq_len,
-            "train_steps": steps,
+            "train_steps": launch.steps,
             "val_check_interval": -1,
         },
     }
@@ -227,15 +225,12 @@ def render(launch: Launch, version: str) -> Files:
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     prelude = (
         "# A checkout of nanotron; in its container it is where you put it.\n"
-        "NANOTRON_PATH=${NANOTRON_PATH:-/opt/nanotron}\n"
-        'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+        f"NANOTRON_PATH=${{NANOTRON_PATH:-/opt/nanotron}}\n{HERE}"
     )
     program = f'"$NANOTRON_PATH/run_train.py" --config-file "$HERE/{CONFIG}"'
     extra = {CONFIG: dump_yaml(settings)}
     files = launch_files(launch, environment, {}, program, IMAGE, extra, prelude)
-    run = [
-        f"`NANOTRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
-    ]
+    run = [f"{started_on_nodes(launch, 'NANOTRON_PATH')}."]
     missing = [
         "how layers are assigned to pipeline ranks: nanotron assigns them by its own cost rule",
         "data: made-up tokens; name your dataset in data_stages",

@@ -92,6 +92,14 @@ def table_classes(framework: str, version: str) -> tuple[str, ...]:
     return tuple(_document(framework)["releases"][version].get("classes", ()))
 
 
+@lru_cache(maxsize=4)
+def not_costed(program: str) -> Mapping[str, str]:
+    """Options that change time or memory in ways that are not modelled -> what is said of them where they are set."""
+    text = OPTIONS_FOLDER.with_name("not_costed.json").read_text(encoding="utf-8")
+    said: Mapping[str, str] = json.loads(text)[program]
+    return said
+
+
 def check_options(framework: str, version: str, options: Iterable[tuple[str, ...]], kind: str = "") -> None:
     """Raise `UnsupportedError` where the release lacks an option (name, then its words) or its value."""
     table = option_table(framework, version, kind)
@@ -104,11 +112,6 @@ def check_options(framework: str, version: str, options: Iterable[tuple[str, ...
             allowed = " or ".join(known.choices) or known.type
             must = f"{name} of {framework} {version} must be {allowed}"
             raise UnsupportedError(must, " ".join(values), "choose another configuration")
-
-
-def has_options(framework: str, version: str, names: Iterable[str]) -> bool:
-    """Does the release have all of these options?"""
-    return option_table(framework, version).keys() >= set(names)
 
 
 def unknown_options(framework: str, version: str, names: Iterable[str]) -> tuple[str, ...]:

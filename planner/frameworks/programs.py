@@ -6,9 +6,11 @@ Left out: data, checkpoints, evaluation.
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Final
 
 from planner.errors import UnsupportedError
+from planner.frameworks.families import FAMILIES
 from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
@@ -33,37 +35,14 @@ _FLASH_RELEASES: Final = {
 NEWER_FLASH: Final = frozenset(_FLASH_RELEASES.values())
 
 
-# Families that transformers 5.24 has no causal language model of (models/auto/modeling_auto.py): published with code of
-# their own, or there only beside a vision tower.
-NOT_IN_LIBRARY: Final = frozenset(
-    {
-        *("Yi", "baichuan", "chatglm", "internlm", "minicpm", "qwen", "xverse"),
-        *(
-            "bailing_moe",
-            "bailing_moe_v2",
-            "deepseek",
-            "hunyuan",
-            "hy_v4_vl_text",
-            "internlm2",
-            "k2_horizon",
-            "kimi_k2",
-            "kimi_k3",
-            "mimo",
-            "mimo_v2",
-        ),
-        *("minimax_m1", "minimax_m3", "minimax_text_01"),
-        *("mistral4", "mistral_large4_text", "muse_glimmer_text", "nemotron-nas", "step3p5"),
-    }
-)
-
-
-# those that releases before 5.24 have none of
-SINCE_5_24: Final = frozenset({"apertus1p5_text", "exaone", "lara_mini", "sarvam_mla", "sarvam_moe"})
+def program_text(framework: str) -> str:
+    """The program of a framework that is a library."""
+    return (files("planner.frameworks") / f"train_{framework}.py.txt").read_text(encoding="utf-8")
 
 
 def check_program(model: ModelSpec) -> None:
     """Raise `UnsupportedError` for a model that the program cannot build from its configuration."""
-    if model.family in NOT_IN_LIBRARY:
+    if model.family in FAMILIES.not_in_library:
         raise UnsupportedError(
             "transformers, which the program runs, must have a causal language model of the family",
             f"{model.family}, of which 5.24 has none",
@@ -73,7 +52,7 @@ def check_program(model: ModelSpec) -> None:
 
 def release_notes(model: ModelSpec) -> list[str]:
     """Which release of transformers the program must find, where not every one of the newest two will do."""
-    if model.family in SINCE_5_24:
+    if model.family in FAMILIES.since_5_24:
         return [f"transformers 5.24 or later: those before have no model of the family {model.family}"]
     if model.family == "bailing_hybrid" and any(a.q_lora_rank for a in model.attentions):
         return ["transformers 5.24 or later: those before know no q_lora_rank of bailing_hybrid"]
@@ -135,142 +114,3 @@ def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> lis
     if stack.kernels.cross_entropy is not CrossEntropy.EAGER:
         said.append("the loss of the plan's stack: transformers computes it on whole logits")
     return said
-
-
-_TOP: Final = '''\
-"""Trains the model of config.json on made-up tokens and prints the time of every step."""
-
-import argparse
-import json
-import time
-from pathlib import Path
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
-HERE = Path(__file__).resolve().parent
-parser = argparse.ArgumentParser()
-parser.add_argument("--seq-len", type=int, required=True)
-parser.add_argument("--micro-batch", type=int, required=True)
-parser.add_argument("--accumulate", type=int, required=True)
-parser.add_argument("--steps", type=int, required=True)
-parser.add_argument("--recompute", action="store_true")
-parser.add_argument("--attention", help="implementation that transformers takes, for example flash_attention_2")
-parser.add_argument("--compile", action="store_true", help="fuses norms and activations, block by block")
-parser.add_argument("--local_rank", type=int, default=0)
-args = parser.parse_args()
-config = AutoConfig.from_pretrained(HERE)
-config.use_cache = False
-
-
-def prepare(model):
-    if args.recompute:
-        model.gradient_checkpointing_enable()
-    if args.compile:
-        depth = config.get_text_config().num_hidden_layers
-        lists = (m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
-        for block in next(m for m in lists if len(m) == depth):
-            block.compile()
-'''
-
-DEEPSPEED_PROGRAM: Final = (
-    _TOP
-    + """
-from contextlib import nullcontext
-
-import deepspeed
-
-settings = json.loads((HERE / "ds_config.json").read_text())
-types = {"bf16": torch.bfloat16, "fp16": torch.float16}
-dtype = next((types[name] for name in types if name in settings), torch.float32)
-parts = settings.get("sequence_parallel_size", 1)
-copies = parts * settings.get("tensor_parallel", {}).get("autotp_size", 1)
-deepspeed.init_distributed()
-rank, mpu = torch.distributed.get_rank(), None
-if parts > 1:  # Ulysses: each rank has its part of every sequence
-    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
-
-    mpu = UlyssesSPAttentionHF.register_with_transformers(
-        str(HERE), args.attention or "sdpa", parts, args.micro_batch, args.seq_len, seq_length_is_variable=False
-    )
-import torch._dynamo  # its registrations fail on tensors that zero.Init has patched
-
-sharded = settings["zero_optimization"]["stage"] == 3
-at_once = deepspeed.zero.Init(config_dict_or_path=str(HERE / "ds_config.json"), mpu=mpu) if sharded else nullcontext()
-with at_once:
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=args.attention)
-prepare(model)
-engine, _, _, _ = deepspeed.initialize(
-    model=model, model_parameters=model.parameters(), config=str(HERE / "ds_config.json"), mpu=mpu
-)
-torch.manual_seed(rank // copies)  # ranks that share a sequence draw the same one
-length, here = args.seq_len // parts, rank % parts * (args.seq_len // parts)
-places = torch.arange(here, here + length, device=engine.device).expand(args.micro_batch, -1)
-for step in range(args.steps):
-    start = time.time()
-    for _ in range(args.accumulate):
-        tokens = torch.randint(config.vocab_size, (args.micro_batch, args.seq_len), device=engine.device)
-        tokens = tokens[:, here : here + length]
-        loss = engine(input_ids=tokens, labels=tokens, position_ids=places).loss
-        engine.backward(loss)
-        engine.step()
-    torch.cuda.synchronize()
-    if rank == 0:
-        peak = torch.cuda.max_memory_allocated() / 2**30
-        print(f"step {step} loss {loss.item():.4f} time {time.time() - start:.3f} s peak {peak:.1f} GiB", flush=True)
-torch.distributed.destroy_process_group()
-"""
-)
-
-_LAST_WORD: Final = 'parser.add_argument("--local_rank"'
-_SYNC: Final = (
-    'parser.add_argument("--sync-each-batch", action="store_true", '
-    'help="reduces gradients in every micro-batch: FSDP keeps them whole else")\n'
-)
-ACCELERATE_PROGRAM: Final = (
-    _TOP.replace("import json\n", "").replace(_LAST_WORD, _SYNC + _LAST_WORD)
-    + """
-from contextlib import nullcontext
-
-from accelerate import Accelerator
-from accelerate.utils import GradientAccumulationPlugin
-
-accumulation = GradientAccumulationPlugin(num_steps=args.accumulate, sync_each_batch=args.sync_each_batch)
-accelerator = Accelerator(gradient_accumulation_plugin=accumulation)
-if (plugin := accelerator.state.deepspeed_plugin) is not None:  # which takes it from a data loader else
-    plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = args.micro_batch
-parts = accelerator.parallelism_config.cp_size if accelerator.parallelism_config else 1
-# the masters: config.json may name a narrower type
-model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=args.attention)
-prepare(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
-model, optimizer = accelerator.prepare(model, optimizer)
-torch.manual_seed(accelerator.process_index // parts)  # ranks that share a sequence draw the same one
-
-
-def divided(*whole):
-    if parts == 1:
-        return nullcontext()
-    return accelerator.maybe_context_parallel(
-        buffers=list(whole), buffer_seq_dims=[1] * len(whole), no_restore_buffers=set(whole)
-    )
-
-
-for step in range(args.steps):
-    start = time.time()
-    for _ in range(args.accumulate):
-        tokens = torch.randint(config.vocab_size, (args.micro_batch, args.seq_len), device=accelerator.device)
-        places = torch.arange(args.seq_len, device=accelerator.device).repeat(args.micro_batch, 1)
-        with divided(tokens, places), accelerator.accumulate(model):
-            said = {"position_ids": places} if parts > 1 else {}
-            loss = model(input_ids=tokens, labels=tokens, **said).loss
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-    torch.cuda.synchronize()
-    if accelerator.is_main_process:
-        peak = torch.cuda.max_memory_allocated() / 2**30
-        print(f"step {step} loss {loss.item():.4f} time {time.time() - start:.3f} s peak {peak:.1f} GiB", flush=True)
-accelerator.end_training()
-"""
-)

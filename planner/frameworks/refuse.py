@@ -16,6 +16,11 @@ def require(holds: bool, framework: str, what: str, given: object) -> None:
         )
 
 
+def unstated(where: str, instead: str, what: str, given: object) -> UnsupportedError:
+    """The error for what the arguments `where` cannot state; `instead`: what to do."""
+    return UnsupportedError(f"{where} must be able to state {what}", str(given), instead)
+
+
 def require_axis(launch: Launch, framework: str, axis: str, allowed: tuple[int, ...]) -> None:
     """Raise `UnsupportedError` unless an axis has one of these values."""
     value = getattr(launch.config, axis)

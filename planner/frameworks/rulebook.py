@@ -9,10 +9,26 @@ from typing import Final
 
 import numpy as np
 
-from planner.spec.config import OFFLOAD_OPTIMIZER, Mask, Recompute
+from planner.spec.config import OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 
 FILLED_CHUNKS: Final = "chunks-filled"  # a rule by which a framework refuses chunks that hold nothing
+
+
+def every_row(columns: Columns, legal: bool = True) -> Mask:
+    """The same for all rows."""
+    return np.full(len(next(iter(columns.values()))), legal)
+
+
+def recompute_bits(*names: str) -> int:
+    """The `recompute_modules` of names."""
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+
+
+def recomputes(columns: Columns, *names: str) -> Mask:
+    """Does selective recomputation name one of these modules?"""
+    named = (columns["recompute_modules"] & recompute_bits(*names)) > 0
+    return np.asarray(named & (columns["recompute"] == Recompute.SELECTIVE))
 
 
 def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
@@ -76,7 +92,7 @@ def whole_kv_heads(source: str) -> Rule:
     """Key/value heads that are dealt out, never copied; in place of the generic rule."""
 
     def legal(columns: Columns, problem: Problem) -> Mask:
-        legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+        legal = every_row(columns)
         for attention in problem.model.attentions:
             legal &= attention.kv_heads % columns["tp"] == 0
         return legal
@@ -91,12 +107,9 @@ def whole_kv_heads(source: str) -> Rule:
 def whole_scans(title: str) -> Rule:
     """State spaces and delta nets of transformers, whose scans see whole sequences of a whole layer."""
 
-    def legal(columns: Columns, problem: Problem) -> Mask:
-        alone = (columns["tp"] == 1) & (columns["cp"] == 1) & (columns["pp"] == 1)
-        return alone | (not problem.model.state_spaces)
-
     return Rule(
-        "state-space-whole", ("tp", "cp", "pp"), legal,
+        "state-space-whole", ("tp", "cp", "pp"),
+        lambda c, p: ((c["tp"] == 1) & (c["cp"] == 1) & (c["pp"] == 1)) | (not p.model.state_spaces),
         f"{title} runs transformers' layers of state spaces and delta nets undivided: tp, cp and pp must be 1; "
         "tp={tp} cp={cp} pp={pp}",
         "set tp=1, cp=1 and pp=1; Megatron's stacks divide state spaces and gated delta nets",
@@ -112,12 +125,8 @@ def no_idle_experts(title: str) -> Rule:
         routed = (layer.moe for layer in model.layers if layer.moe is not None)
         return sum(moe.zero_experts * 2 * moe.expert_ffn * model.hidden for moe in routed)
 
-    def legal(columns: Columns, problem: Problem) -> Mask:
-        return np.full(len(next(iter(columns.values()))), not unused(problem))
-
     return Rule(
-        "experts-compute", (),
-        legal,
+        "experts-compute", (), lambda c, p: every_row(c, not unused(p)),
         f"{title} runs transformers, which gives experts that compute nothing input projections: {{unused}} parameters "
         "more than {model} has, which planner does not count",
         "choose another stack: planner costs the model there, and writes no files for it",
@@ -134,11 +143,9 @@ def no_scans(title: str, source: str, modelled: tuple[str, ...] = ()) -> Rule:
         gated = ["gated attention"] if problem.model.gates_attention and not modelled else []
         return " or ".join([*found, *gated])
 
-    def legal(columns: Columns, problem: Problem) -> Mask:
-        return np.full(len(next(iter(columns.values()))), not lacking(problem))
-
     return Rule(
-        "state-space-layers", (), legal, f"{title} has no language model with {{lacking}}, which {{model}} has",
+        "state-space-layers", (), lambda c, p: every_row(c, not lacking(p)),
+        f"{title} has no language model with {{lacking}}, which {{model}} has",
         "choose a stack of DeepSpeed or FSDP; of such layers Megatron's stacks run state spaces, gated delta nets and "
         "gated attention alone",
         source, lambda p: {"model": p.model.name, "lacking": lacking(p)},

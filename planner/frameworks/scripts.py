@@ -20,6 +20,8 @@ from planner.units import format_capacity, format_time
 Words = Sequence[tuple[str, ...]]
 _SAFE_NAME = re.compile(r"[^a-z0-9]+")
 LAUNCH, SBATCH, MANIFEST, README = "launch.sh", "launch.sbatch", "kubernetes.yaml", "README.md"
+IMAGE = "nvcr.io/nvidia/pytorch:25.09-py3"  # of frameworks without one of their own
+HERE = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'  # the script's folder
 
 
 def safe_name(text: str) -> str:
@@ -36,6 +38,12 @@ def _word(text: str) -> str:
     """A word of an array; with a comma in quotes, since ShellCheck takes a bare one for a separator (SC2054)."""
     quoted = shlex.quote(text)
     return f"'{text}'" if "," in text and quoted == text else quoted
+
+
+def started_on_nodes(launch: Launch, checkout: str = "") -> str:
+    """How the launch script is started; `checkout`: the variable of the program's folder, if it needs one."""
+    where = f"{checkout}=... " if checkout else ""
+    return f"`{where}NODE_RANK=0 MASTER_ADDR=host0 bash {LAUNCH}` on every one of {launch.nodes} nodes"
 
 
 def shell_array(name: str, words: Words) -> str:

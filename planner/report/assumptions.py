@@ -15,6 +15,7 @@ from planner.cost.offload import (
     PINNED_SHARE,
     SLOWEST_HOST_UPDATE,
 )
+from planner.dialect import option
 from planner.report.outcome import Facts
 from planner.report.text import labelled, prose, section
 from planner.spec.assumptions import Assumption, Assumptions
@@ -42,27 +43,8 @@ HOST_ASSUMPTIONS: Final = (
 def assumptions_facts(held: Assumptions) -> Facts:
     """Every assumption as plain data."""
     return {
-        "assumptions": {
-            record.key: {
-                "value": record.text,
-                "kind": record.kind,
-                "meaning": record.meaning,
-                "source": record.source,
-                "unverified": record.unverified,
-                "given": record.given,
-            }
-            for record in held.records
-        },
-        "host": {
-            record.key: {
-                "value": record.text,
-                "kind": record.kind,
-                "meaning": record.meaning,
-                "source": record.source,
-                "unverified": record.unverified,
-            }
-            for record in HOST_ASSUMPTIONS
-        },
+        "assumptions": {record.key: {**_facts(record), "given": record.given} for record in held.records},
+        "host": {record.key: _facts(record) for record in HOST_ASSUMPTIONS},
         "list_prices": {
             name: {"price_per_device_hour": price, "source": source}
             for name, (price, source) in held.list_prices.items()
@@ -74,14 +56,20 @@ def assumptions_facts(held: Assumptions) -> Facts:
     }
 
 
+def _facts(record: Assumption) -> Facts:
+    told = {name: getattr(record, name) for name in ("kind", "meaning", "source", "unverified")}
+    return {"value": record.text, **told}
+
+
 def assumptions_document(held: Assumptions) -> RenderableType:
     """Every assumption with its meaning and source."""
     blocks: list[RenderableType] = [
-        prose("What is assumed about a whole run; --assume KEY=VALUE changes it", "bold")
+        prose(f"What is assumed about a whole run; {option('assume', 'KEY=VALUE')} changes it", "bold")
     ]
     for record in held.records:
         blocks += [prose(""), *_lines(record)]
-    title = "What is assumed about CPU offload (copies to CPU memory and updates there); not set by --assume"
+    where = "CPU offload (copies to CPU memory and updates there)"
+    title = f"What is assumed about {where}; not set by {option('assume')}"
     blocks += [prose(""), prose(title, "bold")]
     for record in HOST_ASSUMPTIONS:
         blocks += [prose(""), *_lines(record)]

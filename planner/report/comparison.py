@@ -19,7 +19,6 @@ from planner.report.outcome import (
     choice_lines,
     money,
     outcome_facts,
-    run_of,
     shared_assumptions,
 )
 from planner.report.tables import Fitting, WordTable
@@ -174,8 +173,9 @@ def _table(standings: list[Standing], with_run: bool) -> RenderableType:
 
 
 def _cells(standing: Standing) -> tuple[str, ...]:
-    best, run = standing.best, run_of(standing.best)
+    best = standing.best
     assert best is not None, "only clusters with a plan are in the table"
+    run = best.run
     return (
         f"{standing.gpus:,}",
         precise_time(best.step_time),

@@ -5,7 +5,6 @@ Left out: how a configuration is placed and costed (`solve/place.py`, `solve/alt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,7 +33,6 @@ _KINDS: Final = {
     "slingshot": "Slingshot",
 }  # fmt: skip
 _MOST_RULES: Final = 2
-_VALUES: Final = re.compile(r"; \w+=[^;]*$")  # of one configuration, at the end of a reason
 _MOST_TERMS: Final = 4
 
 
@@ -300,12 +298,9 @@ def _walls_table(found: Explanation) -> RenderableType:
 
 def _rules_said(rows: Sequence[Alternative], before: Set[str] = frozenset()) -> list[RenderableType]:
     """Each rule that rows of a table name, said once under it without a row's values; `before`: said already."""
-    rules = {b.rule: b.reason for a in reversed(rows) for b in a.broken[:_MOST_RULES] if b.rule not in before}
-    return (
-        [bullets([f"{rule}: {_VALUES.sub('', reason)}" for rule, reason in sorted(rules.items())])]
-        if rules
-        else []
-    )
+    broken = [b for a in reversed(rows) for b in a.broken[:_MOST_RULES] if b.rule not in before]
+    rules = {b.rule: b.must or b.reason for b in broken}
+    return [bullets([f"{rule}: {must}" for rule, must in sorted(rules.items())])] if rules else []
 
 
 def _stopped_by(a: Alternative, room: MemoryRoom, full: bool = False) -> str:

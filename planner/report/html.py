@@ -29,7 +29,7 @@ _CONTROL: Final = re.compile(
 
 def page_html(page: Page) -> str:
     """The whole file. Raises `InputError` where the libraries of the extra are not installed."""
-    scripts = (chart_library(), page_script())
+    scripts = (chart_library(), page_file("page.js"))
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
         "script-src " + " ".join(_hash(script) for script in scripts)
@@ -37,7 +37,7 @@ def page_html(page: Page) -> str:
     text = _template("file.html.j2").render(
         page=page,
         policy=policy,
-        style=page_style(),
+        style=page_file("page.css"),
         scripts=scripts,
         version=__version__,
         data=chart_json(page),
@@ -90,17 +90,8 @@ def rendered(template: str, **values: Any) -> str:
 
 @lru_cache(maxsize=8)
 def page_file(name: str) -> str:
+    """A file of `page_files`."""
     return (FILES / name).read_text(encoding="utf-8")
-
-
-def page_script() -> str:
-    """The page's own script."""
-    return page_file("page.js")
-
-
-def page_style() -> str:
-    """The page's style."""
-    return page_file("page.css")
 
 
 def _hash(script: str) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Final, get_args
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 
-from planner.catalog.stack_options import OptionKind
+from planner.catalog.load_options import OptionKind
+from planner.dialect import option
 from planner.report.facts import count
 from planner.report.listings import Facts, flattened
 from planner.report.text import bullets, labelled, listing, prose, section
@@ -216,13 +217,14 @@ def stack_document(facts: Facts) -> RenderableType:
         for kind, does in _OPTION_KINDS.items():
             rows = [(name, _meaning(one)) for name, one in facts["options"].items() if one["kind"] == kind]
             if rows:
-                title = f"Options, as in --stack {facts['name']}+{rows[0][0]}: {does}"
+                named = option("stack", f"{facts['name']}+{rows[0][0]}")
+                title = f"Options, as in {named}: {does}"
                 blocks.append(section(title, labelled_wrapped(rows)))
     return Group(*blocks)
 
 
-def _meaning(option: Facts) -> str:
-    return f"{option['meaning']} (needs {option['needs']})" if option["needs"] else str(option["meaning"])
+def _meaning(one: Facts) -> str:
+    return f"{one['meaning']} (needs {one['needs']})" if one["needs"] else str(one["meaning"])
 
 
 def rules_document(name: str, rules: Facts) -> RenderableType:

@@ -210,7 +210,7 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
     blocks += [_stage_section(s, memory.limit, report.words) for s in chosen]
     if report.moves:
         moves = [
-            (text_of(move.change), _gib(move.saved), _slower(move), "fits" if move.fits else "")
+            (text_of(move.change), _gib(move.saved), f"{move.slower:+.1%}", "fits" if move.fits else "")
             for move in report.moves
         ]
         blocks.append(
@@ -285,10 +285,6 @@ def _stage_section(stage: StageTerms, limit: float, words: DeviceWords) -> Rende
 def _of_phase(stage: StageTerms, moments: Sequence[str]) -> str:
     totals = [stage.total(moment) for moment in moments if moment in stage.terms]
     return _gib(max(totals)) if totals else "-"
-
-
-def _slower(move: Move) -> str:
-    return f"{move.slower:+.1%}"
 
 
 def _gib(amount: float) -> str:

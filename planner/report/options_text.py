@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Final
 
-from planner.catalog.stack_options import OPTIONS, SEPARATOR
+from planner.catalog.load_options import OPTIONS
+from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.words import line_of
 from planner.spec.planfile import CLOSED_GAP, Choice, Plan

@@ -13,7 +13,7 @@ from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
 from planner.spec.findings import Finding
-from planner.spec.planfile import Choice, Plan, Run
+from planner.spec.planfile import Choice, Plan
 
 Facts = dict[str, Any]
 
@@ -93,8 +93,3 @@ def choice_lines(choice: Choice, noun: str) -> list[str]:
 def shared_assumptions(plans: Iterable[Plan]) -> tuple[Finding, ...]:
     """What the plans assumed, each once, in order."""
     return tuple(dict.fromkeys(line for plan in plans for line in plan.assumptions))
-
-
-def run_of(choice: Choice | None) -> Run | None:
-    """The run of a choice, if both are known."""
-    return choice.run if choice else None

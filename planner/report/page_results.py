@@ -26,7 +26,7 @@ def comparison_page(result: ComparisonFile) -> Page:
     running = [standing for standing in result.clusters if standing.step_time is not None]
     sections: list[Section] = []
     if running:
-        rows = [_standing_row(standing) for standing in running]
+        rows = [(standing.cluster, *_cells(standing)) for standing in running]
         noun = noun_of(standing.accelerator for standing in running)
         heads = tuple(head.format(noun=noun) for head in _STANDING_HEADS)
         sections.append(Section("standings", "Side by side", (table(heads, rows, marked=0),)))
@@ -56,10 +56,6 @@ _STANDING_HEADS = (
 def _noun(o: Outcome) -> str:
     """What its devices are called."""
     return noun_of([o.accelerator])
-
-
-def _standing_row(standing: Standing) -> tuple[str, ...]:
-    return (standing.cluster, *_cells(standing))
 
 
 def _cells(o: Outcome) -> tuple[str, ...]:
@@ -98,7 +94,8 @@ def _trade(running: list[Standing]) -> list[Section]:
 def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
     if o.step_time is None:
         return (Block("text", text=line_of(o.reason) or "no plan"),)
-    said = [o.configuration, "the step is " + ", ".join(_limits(o))]
+    limits = [f"{term_name(name)} {100 * share:.0f} %" for name, share in list(o.limits.items())[:3]]
+    said = [o.configuration, f"the step is {', '.join(limits)}"]
     if o.run and o.run.price_per_device_hour is not None:
         said.append(facts.price_sentence(o.run, _noun(o)))
     if o.run and o.run.power_source:
@@ -106,10 +103,6 @@ def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
     if o.calibration_level:
         said.append(f"step time, 80% interval: +-{100 * o.band:.0f} % ({o.calibration_level})")
     return (Block("figures", figures=outcome_figures(o)), lines(said))
-
-
-def _limits(o: Outcome) -> list[str]:
-    return [f"{term_name(name)} {100 * share:.0f} %" for name, share in list(o.limits.items())[:3]]
 
 
 def outcome_figures(o: Outcome) -> tuple[Figure, ...]:

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.catalog.load_options import OptionKind
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import (
     DSA_KERNELS,
     SEPARATOR,
-    OptionKind,
     options_for,
     with_options,
 )

@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
+from planner.catalog.load_options import OptionKind
 from planner.catalog.load_stacks import is_shipped
-from planner.catalog.stack_options import OptionKind
 from planner.frameworks import explicit_splits
 from planner.space.axes import Axes, Domain, Restriction, divisors, present_modules
 from planner.space.framework_rules import all_rules_for

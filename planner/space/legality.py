@@ -45,7 +45,7 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
         broken = [rule for rule in broken if rule.id == "world-size" or derived.isdisjoint(rule.needs)]
     implied = {name for of, name in IMPLIED if of in names}
     broken = [rule for rule in broken if rule.id not in implied]
-    return tuple(Violation(rule.id, rule.explain(row, problem), rule.hint) for rule in broken)
+    return tuple(rule.explain(row, problem) for rule in broken)
 
 
 def legal_rows(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Final
 
+from planner.catalog.load_options import OptionKind, StackOption
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import (
     ALL_GATHERED,
@@ -26,8 +27,6 @@ from planner.catalog.stack_options import (
     PAGED_STASH,
     SEPARATOR,
     UPDATE_GRAPH,
-    OptionKind,
-    StackOption,
     options_for,
     with_options,
 )

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from planner.catalog.stack_options import OPTIONS, SEPARATOR, OptionKind
+from planner.catalog.load_options import OPTIONS, OptionKind
+from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.errors import InputError, UnknownNameError
 

@@ -1,7 +1,7 @@
 """What is said of an answer, before anyone puts it into words: a code, its values, what to change and what that does.
 
 Findings are made where they are found; `planner.report.words` has the words for each code, in every dialect. Left out:
-the codes and the units of their values (`finding_codes.py`).
+the codes and the units of their values (`finding_codes.json`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from planner.errors import PlannerError
-from planner.spec.finding_codes import CODES, TEXT
+from planner.spec.load_finding_codes import CODES, TEXT
 from planner.spec.record import Record
 
 Stored = bool | int | float | str | list[int | float | str]  # as a plan file has it
@@ -46,7 +46,7 @@ class Effect(Record):
 class Finding(Record):
     """One thing to say."""
 
-    code: str = Field(description="what it is; `spec.finding_codes` has all of them")
+    code: str = Field(description="what it is; `planner/spec/finding_codes.json` has all of them")
     values: dict[str, Stored] = Field(
         default_factory=dict, description="name -> number or short word, in the units of the code"
     )

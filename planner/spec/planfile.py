@@ -473,10 +473,8 @@ class Plan(Record):
     def choice(self, index: int) -> Choice:
         """The `index`-th configuration, from 0. Raises `NoConfigurationError` where there is none, `InputError`."""
         if not self.choices:
-            must, hint = (
-                "the plan must hold a configuration",
-                "planner explain PLAN.json says why it holds none",
-            )
+            must = "the plan must hold a configuration"
+            hint = "planner explain PLAN.json says why it holds none"
             raise NoConfigurationError(must, str(self), hint)
         if not 0 <= index < len(self.choices):
             must = f"--choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"

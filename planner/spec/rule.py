@@ -77,23 +77,30 @@ class Rule:
     facts: Callable[[Problem], Mapping[str, object]] = lambda problem: {}
 
     @property
+    def must(self) -> str:
+        """The reason less the values of a row at its end."""
+        must, _, values = self.reason.rpartition("; ")
+        return must if re.fullmatch(r"(?:[\w-]+=\{\w+\} ?)+", values) else self.reason
+
+    @property
     def condition(self) -> str:
         """What must hold, of no row in particular: facts of the problem as <fact>."""
-        must, _, values = self.reason.rpartition("; ")
-        given = must if re.fullmatch(r"(?:[\w-]+=\{\w+\} ?)+", values) else self.reason
-        given = re.sub(r"(?<=\w)(?:\{\w+\})+", "", given)  # ends of sentences that depend on the problem
+        given = re.sub(r"(?<=\w)(?:\{\w+\})+", "", self.must)  # ends of sentences that depend on the problem
         return re.sub(r"\{(\w+)[^}]*\}", r"<\1>", given)
 
-    def explain(self, row: Mapping[str, int], problem: Problem) -> str:
+    def explain(self, row: Mapping[str, int], problem: Problem) -> Violation:
         """Why this row breaks the rule, with its values."""
         named = {axis: value_text(axis, int(value)) for axis, value in row.items() if axis in CODED}
-        return self.reason.format(**{**row, **named, **self.facts(problem)})
+        values = {**row, **named, **self.facts(problem)}
+        return Violation(self.id, self.reason.format(**values), self.hint, self.must.format(**values))
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule of one configuration."""
+    """One broken rule of one configuration. `must`: the reason without the configuration's values, where those stand
+    apart in it."""
 
     rule: str
     reason: str
     hint: str
+    must: str = ""

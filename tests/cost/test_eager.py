@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.catalog.stack_options import LIGER_KERNELS
+from planner.catalog.stack_options import LIGER, with_options
 from planner.cost.eager import LAUNCHES, expert_bytes, layer_bytes, loss_bytes, norm_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.layer import NormKind
@@ -92,8 +92,8 @@ def test_a_stack_of_single_operations_moves_more_than_one_of_fused_kernels() -> 
 
 def test_fused_kernels_beside_single_operations_move_what_fused_ones_do() -> None:
     given = problem(dense_model(2), "1x1 h100", global_batch=1, stack="deepspeed-2025")
-    kernels = given.stack.kernels.model_copy(update=LIGER_KERNELS)
-    liger = replace(given, stack=given.stack.model_copy(update={"kernels": kernels}))
+    liger = replace(given, stack=with_options(given.stack, [LIGER]))
+    kernels = liger.stack.kernels
     plain = replace(
         given,
         stack=liger.stack.model_copy(

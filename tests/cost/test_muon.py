@@ -16,7 +16,6 @@ from planner.cost.muon import (
     WholeMatrices,
     largest_part,
     matrices_of,
-    newton_schulz_flops,
 )
 from planner.cost.table import CostDetail
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -45,11 +44,10 @@ def optimizer_seconds(optimizer: Optimizer, **axes: int) -> float:
     return float(detail(optimizer, **axes).time["optimizer"][0])
 
 
-def test_iterations_by_hand() -> None:
-    # five times: 4 x 4 by 4 x 6 transposed, its square, and the sum by the matrix, 2 FLOP a multiply-add
-    once = 2 * 4 * 4 * 6 + 2 * 4 * 4 * 4 + 2 * 4 * 4 * 6
-    assert newton_schulz_flops(4, 6) == newton_schulz_flops(6, 4) == 5 * once
-    assert newton_schulz_flops(4, 6, steps=2) == 2 * once
+def newton_schulz_flops(rows: float, columns: float) -> float:
+    """FLOP of the five iterations that orthogonalise a matrix: X X^T, its square, and their sum by X."""
+    short, long = min(rows, columns), max(rows, columns)
+    return 5 * (4.0 * short**2 * long + 2.0 * short**3)
 
 
 @pytest.mark.parametrize("model", [dense_model(), moe_model(2, leading_dense=0, experts=8)])

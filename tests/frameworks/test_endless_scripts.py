@@ -7,7 +7,7 @@ import pytest
 from planner.errors import InputError
 from planner.frameworks.shell.branches import truth
 from planner.frameworks.shell.here_documents import without_documents
-from planner.frameworks.shell.script import Script, script_words
+from planner.frameworks.shell.script import Script
 
 COMMAND = "torchrun pretrain_gpt.py --num-layers 32 "
 TENFOLD = "\n".join(f'{b}="' + f"${a} " * 10 + '"' for a, b in zip("ABCDEFG", "BCDEFGH", strict=True))
@@ -34,9 +34,9 @@ def test_a_script_that_builds_too_much_is_refused(text: str) -> None:
 
 
 def test_a_long_remark_and_many_statements_are_none_of_that() -> None:
-    words, variables = script_words("# " + "x " * 200_000 + "\n" + "A=1\n" * 20_000 + COMMAND + "$A")
-    assert words[-3:] == ["--num-layers", "32", "1"]
-    assert variables["A"] == "1"
+    script = Script().follow("# " + "x " * 200_000 + "\n" + "A=1\n" * 20_000 + COMMAND + "$A")
+    assert script.words[-3:] == ["--num-layers", "32", "1"]
+    assert script.variables["A"] == "1"
 
 
 def test_a_condition_of_endless_words_is_not_known() -> None:

@@ -14,7 +14,7 @@ from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.megatron_bridge.precision import NAMED
 from planner.frameworks.megatron_bridge.recipes import BENCHMARKS, MORE_RECIPES, RECIPES, recipe_of
-from planner.frameworks.not_read import LAUNCHERS, launcher_of
+from planner.frameworks.not_read import launcher_of, launchers
 from planner.frameworks.shell.script import Script, slurm_variables
 from planner.frameworks.shell.script_calls import with_arguments
 from planner.spec.load_model import load_model
@@ -232,7 +232,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("title", dict.fromkeys(launcher.title for launcher in LAUNCHERS))
+@pytest.mark.parametrize("title", dict.fromkeys(launcher.title for launcher in launchers()))
 def test_launchers_that_are_not_read_are_named(tmp_path: Path, title: str) -> None:
     name, text = FOREIGN[title]
     file = tmp_path / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from planner.answer.answerer import NOT_MODELLED
 from planner.api import estimate
 from planner.cli.serve import ON_PAGE
 from planner.cli.sweep_workers import IN_FILE
-from planner.dialect import Dialect, as_keyword, on_command_line, option
+from planner.dialect import Dialect, as_keyword, in_words, on_command_line, option
 from planner.report.words import WORDS, line_of, text_of, worded
-from planner.spec.finding_codes import CODES, TEXT
-from planner.spec.findings import Change, Effect, Finding, finding
+from planner.report.words.template import Template, phrase
+from planner.spec.findings import Change, Effect, Finding, Stored, finding
+from planner.spec.load_finding_codes import CODES, TEXT
 from planner.spec.planfile import Plan
 
 PACKAGE = Path(planner.__file__).parent
@@ -40,13 +42,31 @@ def test_every_code_is_made_and_has_words_and_units() -> None:
     assert codes == set(CODES) - {TEXT} == set(WORDS)
 
 
-def test_values_have_units_of_planner() -> None:
-    units = {unit for values in CODES.values() for unit in values.values()}
-    assert units <= {
-        "1", "s", "1/s", "bytes", "bytes/s", "tokens", "tokens/s",
-        "FLOP/s", "sequences", "days", "$", "$/J", "kg/J", "name",
-        "configuration", "said",
+def test_templates_name_values_of_their_codes() -> None:
+    for code, words in WORDS.items():
+        if isinstance(words, Template):
+            texts = [words.text, *(text for table in words.tables.values() for text in table.values())]
+            named = {name for text in texts for name in re.findall(r"\{(\w+)", text)} | words.tables.keys()
+            assert named <= CODES[code].keys() | {"change", "to", "fit"}, code
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{size:capacity} in {time:time}, {share:.0%}, {several: or }", "1 GiB in 2 s, 25%, a or b"),
+        ("{size:capacity}[ of {limit:capacity}][, {share:percent}]", "1 GiB, 25.0 %"),
+        ("{kind}; {other}", "words of one, 2 s; other"),
+        ("{--set=tp=1} or {--mtp}", "--set tp=1 or --mtp"),
+        ("{to} by {change}", "fp8 by --precision fp8"),
+    ],
+)
+def test_a_template_is_filled_in(text: str, said: str) -> None:
+    values: dict[str, Stored] = {
+        "size": 2.0**30, "time": 2.0, "share": 0.25, "several": ["a", "b"], "kind": "one", "other": "other",
     }  # fmt: skip
+    tables = {"kind": {"one": "words of one, {time:time}"}, "other": {"one": "words"}}
+    found = Finding(code=TEXT, values=values, change=Change(option="precision", value="fp8"))
+    assert in_words(phrase(Template(text, tables), found)) == said
 
 
 def test_a_finding_has_the_values_of_its_code() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from planner.ask.request import Request, cost_model, resolve
+from planner.catalog.load_options import OPTIONS, OptionKind
 from planner.catalog.load_stacks import load_stack, stack_names, stacks_to_plan
 from planner.catalog.stack_options import (
     ALL_GATHERED,
@@ -17,10 +18,8 @@ from planner.catalog.stack_options import (
     FUSED_EXPERTS,
     LIGER,
     NO_SYNC,
-    OPTIONS,
     PAGED_STASH,
     UPDATE_GRAPH,
-    OptionKind,
     with_options,
 )
 from planner.errors import InputError, PlannerError, UnknownNameError

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from planner.cost.params import model_parameters
-from planner.frameworks.programs import NOT_IN_LIBRARY, SINCE_5_24
-from planner.spec.hf import MTP_READERS, READERS, read_hf_config
-from planner.spec.hf.wrappers import TEXT_TOWERS
+from planner.frameworks.families import FAMILIES as FACTS
+from planner.spec.hf import read_hf_config
+from planner.spec.hf.families import families
+from planner.spec.hf.wrappers import wrappers
 
 CONFIGS_PER_FAMILY = 12
 Fields = dict[str, Any]
@@ -978,7 +979,7 @@ READ_ALIKE = {
     "minimax_text_01",
 }
 
-NEW_IN_5_24 = SINCE_5_24 | {"hy_v4_vl_text"}
+NEW_IN_5_24 = FACTS.since_5_24 | {"hy_v4_vl_text"}
 
 # in the library only with a vision tower
 BESIDE_VISION = {
@@ -1073,7 +1074,7 @@ def windows_of(config: Any, layers: int) -> list[bool]:
 
 
 def test_every_reader_is_compared() -> None:
-    assert set(FAMILIES) | READ_ALIKE == {*READERS, *MTP_READERS}
+    assert set(FAMILIES) | READ_ALIKE == {*families()}
 
 
 NEEDS_LIBRARY = pytest.mark.skipif(
@@ -1087,8 +1088,8 @@ NEEDS_LIBRARY = pytest.mark.skipif(
 def test_programs_know_which_families_the_library_builds() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    absent = NOT_IN_LIBRARY | (SINCE_5_24 if OLDER else frozenset())
-    assert {*READERS, *MTP_READERS} - {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} == absent
+    absent = FACTS.not_in_library | (FACTS.since_5_24 if OLDER else frozenset())
+    assert {*families()} - {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} == absent
 
 
 @pytest.mark.slow
@@ -1191,7 +1192,7 @@ def wrapped_count(wrapper: str, inside: Fields, outside: Fields) -> int:
 @pytest.mark.filterwarnings("ignore")
 @NEEDS_LIBRARY
 @pytest.mark.parametrize(
-    "wrapper", [w for w in TEXT_TOWERS if w not in UNBUILT_WRAPPERS | FLAT_WRAPPERS and in_library(w)]
+    "wrapper", [w for w in wrappers() if w not in UNBUILT_WRAPPERS | FLAT_WRAPPERS and in_library(w)]
 )
 def test_wrappers_equal_the_library(wrapper: str) -> None:
     """Where the wrapper states whether it ties, alone or against the text model."""

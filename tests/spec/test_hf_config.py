@@ -15,8 +15,10 @@ from planner.cost.params import model_parameters
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.report.words import texts
 from planner.spec.attention import AttentionKind, QkNorm
-from planner.spec.hf import MTP_READERS, READERS, known_model_types, read_hf_config, reader
-from planner.spec.hf.refused import REFUSED
+from planner.spec.hf import known_model_types, read_hf_config, reader
+from planner.spec.hf.families import families, family
+from planner.spec.hf.refused import refused
+from planner.spec.hf.wrappers import default_family, wrappers
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
 
@@ -414,12 +416,18 @@ class TestRefusals:
         assert same.num_layers == 4
 
     def test_no_type_is_both_known_and_refused(self) -> None:
-        assert not set(known_model_types()) & set(REFUSED)
+        assert not set(known_model_types()) & set(refused())
 
     def test_every_type_has_a_reader_of_its_own_arguments(self) -> None:
-        for places, arguments in ((READERS, 2), (MTP_READERS, 3)):
-            for place in places.values():
-                assert len(signature(reader(place)).parameters) == arguments, place
+        for name in families():
+            own = family(name)
+            assert len(signature(reader(name)).parameters) == (3 if own.mtp else 2), name
+            assert (own.reader == "dense.read_plain") <= (own.layers is not None), name
+
+    def test_every_wrapper_holds_a_family_that_is_read(self) -> None:
+        for name in wrappers():
+            text = default_family({}, name)
+            assert text in families() or text in wrappers(), name
 
     def test_bidirectional_gemma_is_unsupported(self) -> None:
         with pytest.raises(UnsupportedError, match="bidirectional"):

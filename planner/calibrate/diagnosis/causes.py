@@ -17,7 +17,6 @@ from planner.calibrate.predict import predicted_cost
 from planner.spec.config import Recompute
 from planner.spec.machine.architecture import Architecture
 from planner.spec.overlay import multiplied
-from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel
 
@@ -107,7 +106,7 @@ def _imbalance(seen: Observation, times: float) -> Observation | None:
 def _full_precision(seen: Observation, severity: float) -> Observation | None:
     chip = seen.problem.cluster.accelerator
     usual = max((rate for dtype, rate in chip.peak if str(dtype) in ("bf16", "fp16")), default=0.0)
-    plain = chip_fp32(seen.problem)
+    plain = _FP32.get(str(chip.architecture))
     if not usual or not plain:
         return None
     stack = multiplied(seen.problem.stack, "compute.gemm", min(usual / plain, 90.0))
@@ -116,11 +115,6 @@ def _full_precision(seen: Observation, severity: float) -> Observation | None:
 
 # dense fp32 outside the tensor cores [FLOP/s]: A100, H100 and T4 datasheets (19.5, 67 and 8.1 TFLOP/s), from memory
 _FP32: Final = {"ampere": 19.5e12, "hopper": 67e12, "blackwell": 75e12, "volta": 15.7e12, "turing": 8.1e12}
-
-
-def chip_fp32(problem: Problem) -> float | None:
-    """Dense fp32 rate without tensor cores [FLOP/s]; None where it is not known."""
-    return _FP32.get(str(problem.cluster.accelerator.architecture))
 
 
 def _several_nodes(seen: Observation) -> bool:
@@ -215,10 +209,6 @@ _NOT_COMPILED: Final = ("host", "thrash")
 _BETWEEN: Final = ("fabric", "network")
 
 
-def _several_domains(seen: Observation) -> bool:
-    return len(seen.problem.cluster.tiers) > 1
-
-
 @lru_cache(maxsize=len(Architecture))
 def causes_on(architecture: Architecture) -> tuple[Cause, ...]:
     """The causes that a device can have."""
@@ -228,4 +218,7 @@ def causes_on(architecture: Architecture) -> tuple[Cause, ...]:
     if architecture is not Architecture.TPU:
         return found
     # hosts of one slice are joined by its links
-    return tuple(replace(c, needs=_several_domains) if c.name in _BETWEEN else c for c in found)
+    return tuple(
+        replace(c, needs=lambda seen: len(seen.problem.cluster.tiers) > 1) if c.name in _BETWEEN else c
+        for c in found
+    )

@@ -30,8 +30,8 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x1b[@-
 _PREFIX: Final = re.compile(
     r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:?\s*|(\d{1,6}): (?=\S)|[\w.-]{1,60}-\d+: (?=\S))+", re.IGNORECASE
 )
-_NUMBER: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?\d+)?)"
-_SUFFIX: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_NUMBER: Final = r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?\d+)?"
+_SUFFIX: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True)
@@ -67,39 +67,79 @@ class LogFacts:
         return max(sorted(set(names)), key=names.count) if names else ""
 
 
-def _search(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+@dataclass(frozen=True)
+class _Format:
+    """Lines of a framework. `patterns`: each looked for in a line, with groups of these names: `step`, its number;
+    figures by the field of `LoggedStep`, where a letter may follow for thousands and more; `ms` and `percent`, of
+    `seconds` and `mfu` in these units; `per_second`, steps. A line that lacks the first figure is of another format."""
+
+    framework: str
+    patterns: tuple[re.Pattern[str], ...]
 
 
-# what each field is called, per framework: the first pattern that matches a line gives its value
-_ITERATION: Final = _search(r"\biteration:?\s+(\d+)\s*/")
-_ELAPSED: Final = _search(rf"elapsed time per iteration \(ms\):?\s*{_NUMBER}")
-_BATCH: Final = _search(rf"global batch size:\s*{_NUMBER}")
-_THROUGHPUT: Final = _search(
-    rf"(?:throughput|compute) per GPU \(TFLOP/s/GPU\):\s*{_NUMBER}|TFLOPs:\s*{_NUMBER}"
+def _format(framework: str, *patterns: str) -> _Format:
+    return _Format(framework, tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
+
+
+def _figure_of(name: str, letter: str = "") -> str:
+    return rf"(?P<{name}>{_NUMBER}{letter})"
+
+
+_MS, _SECONDS, _RATE, _FLOPS = (_figure_of(name) for name in ("ms", "seconds", "tokens_per_device", "flops"))
+_ITERATION: Final = re.compile(r"\biteration:?\s+(?P<step>\d+)\s*/", re.IGNORECASE)
+_ELAPSED: Final = re.compile(rf"elapsed time per iteration \(ms\):?\s*{_MS}", re.IGNORECASE)
+_FORMATS: Final = (
+    _format(
+        "megatron",
+        _ELAPSED.pattern,
+        _ITERATION.pattern,
+        rf"tokens[/ ](?:s|sec|second)(?:/GPU| per GPU)[^:]*:\s*{_RATE}",
+        rf"global batch size:\s*{_figure_of('batch')}",
+        rf"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|TFLOPs):\s*{_FLOPS}",
+    ),
+    _format(
+        "megatron-bridge",
+        rf"Step Time\s*:\s*{_SECONDS}\s*s\b(?:.*?utilization:\s*{_FLOPS}\s*MODEL_TFLOP)?",
+    ),
+    _format(
+        "nanotron",
+        rf"time_per_iteration_ms:\s*{_figure_of('ms', '[KMBT]?')}",
+        _ITERATION.pattern,
+        rf"tokens_per_sec_per_gpu:\s*{_figure_of('tokens_per_device', '[KMBT]?')}",
+        rf"model_tflops_per_gpu:\s*{_figure_of('flops', '[KMBT]?')}",
+    ),
+    # not "validate step:", whose tps are of forward passes alone
+    _format(
+        "torchtitan",
+        rf"(?<!validate )\bstep:\s*(?P<step>[\d,]+)\s.*?\b(?:tps|wps|tgs):\s*{_RATE}",
+        rf"\btflops:\s*{_FLOPS}",
+        rf"\bmfu:\s*{_figure_of('percent')}\s*%",
+    ),
+    _format(
+        "deepspeed",
+        rf"(?:global_step=|\b\d+/)(?P<step>\d+), RunningAvgSamplesPerSec={_NUMBER}, "
+        rf"CurrSamplesPerSec={_figure_of('samples')}",
+    ),
+    _format(
+        "nemo",
+        rf"train_step_timing in s['\"]?\s*[=:]\s*{_SECONDS}",
+        r"(?:global_step|iteration)['\"]?\s*[=:]?\s*(?P<step>\d+)",
+    ),
+    _format("transformers", rf"'train_steps_per_second':\s*{_figure_of('per_second')}"),
+    _format(
+        "transformers",
+        rf"\b(?P<step>\d+)/\d+ \[[^\]]*?\b(?:{_SECONDS}s/it|{_figure_of('per_second')}it/s)",
+    ),
+    # composer/loggers/console_logger.py: one metric a line below "[batch=10/4800]:", averaged over a window of batches
+    _format("composer", rf"\bTrain throughput/batches_per_sec:\s*{_figure_of('per_second')}"),
+    # MaxText common/metric_logger.py, a line of every host; the rates are left out while a batch grows
+    _format(
+        "maxtext",
+        rf"\bcompleted step:\s*(?P<step>\d+), seconds:\s*{_SECONDS}",
+        rf"\bTokens/s/device:\s*{_RATE}",
+        rf"\bTFLOP/s/device:\s*{_FLOPS}",
+    ),
 )
-_TOKENS_MEGATRON: Final = _search(rf"tokens[/ ](?:s|sec|second)(?:/GPU| per GPU)[^:]*:\s*{_NUMBER}")
-_BRIDGE: Final = _search(rf"Step Time\s*:\s*{_NUMBER}\s*s\b(?:.*?utilization:\s*{_NUMBER}\s*MODEL_TFLOP)?")
-_NEMO: Final = _search(rf"train_step_timing in s['\"]?\s*[=:]\s*{_NUMBER}")
-_NEMO_STEP: Final = _search(r"(?:global_step|iteration)['\"]?\s*[=:]?\s*(\d+)")
-# not "validate step:", whose tps are of forward passes alone
-_TITAN: Final = _search(rf"(?<!validate )\bstep:\s*([\d,]+)\s.*?\b(?:tps|wps|tgs):\s*{_NUMBER}")
-_TITAN_FLOPS: Final = _search(rf"\btflops:\s*{_NUMBER}")
-_TITAN_MFU: Final = _search(rf"\bmfu:\s*{_NUMBER}\s*%")
-_DEEPSPEED: Final = _search(
-    rf"(?:global_step=|\b\d+/)(\d+), RunningAvgSamplesPerSec={_NUMBER}, CurrSamplesPerSec={_NUMBER}"
-)
-_NANOTRON: Final = _search(rf"time_per_iteration_ms:\s*{_NUMBER}([KMBT]?)")
-_NANO_RATE: Final = _search(rf"tokens_per_sec_per_gpu:\s*{_NUMBER}([KMBT]?)")
-_NANO_FLOPS: Final = _search(rf"model_tflops_per_gpu:\s*{_NUMBER}([KMBT]?)")
-_TRAINER: Final = _search(rf"'train_steps_per_second':\s*{_NUMBER}")
-_PROGRESS: Final = _search(rf"\b(\d+)/\d+ \[[^\]]*?\b{_NUMBER}(s/it|it/s)")
-# composer/loggers/console_logger.py: one metric a line below "[batch=10/4800]:", averaged over a window of batches
-_COMPOSER: Final = _search(rf"\bTrain throughput/batches_per_sec:\s*{_NUMBER}")
-# MaxText common/metric_logger.py, a line of every host; the rates are left out while a batch grows
-_MAXTEXT: Final = _search(rf"\bcompleted step:\s*(\d+), seconds:\s*{_NUMBER}")
-_MAXTEXT_FLOPS: Final = _search(rf"\bTFLOP/s/device:\s*{_NUMBER}")
-_MAXTEXT_RATE: Final = _search(rf"\bTokens/s/device:\s*{_NUMBER}")
 _HINTS: Final = (
     "elapsed time per iteration", "step time", "train_step_timing", "tps:", "wps:", "tgs:", "samplespersec",
     "time_per_iteration_ms", "train_steps_per_second", "s/it", "it/s", "batches_per_sec",
@@ -123,136 +163,33 @@ def step_line(text: str) -> LoggedStep | None:
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):
         return None
-    for read in (
-        _megatron,
-        _bridge,
-        _nanotron,
-        _torchtitan,
-        _deepspeed,
-        _nemo,
-        _trainer,
-        _composer,
-        _maxtext,
-    ):
-        found = read(text)
-        if found is not None:
-            return found
-    return None
+    return next((found for form in _FORMATS if (found := _read(form, text)) is not None), None)
 
 
-def _value(pattern: re.Pattern[str], text: str) -> float | None:
-    """The first figure of a pattern, with its suffix where it has one."""
-    match = pattern.search(text)
-    if match is None:
-        return None
-    number = next((group for group in match.groups() if group), "")
-    suffix = match.groups()[-1] if (match.groups()[-1] or "") in _SUFFIX else ""
-    return _figure(number, _SUFFIX[suffix or ""])
+def _read(form: _Format, text: str) -> LoggedStep | None:
+    """What a line of a format says; None where it is of another."""
+    said: dict[str, float | None] = {}
+    step: int | None = None
+    for pattern in form.patterns:
+        match = pattern.search(text)
+        for name, number in match.groupdict().items() if match is not None else ():
+            if name == "step":
+                step = int(number.replace(",", "")[:12])
+            elif number is not None:
+                said[name] = _figure(number)
+        if not next(iter(said.values()), None):
+            return None
+    ms, percent, per_second = (said.pop(name, None) for name in ("ms", "percent", "per_second"))
+    if ms or per_second:
+        said["seconds"] = ms / 1e3 if ms else 1 / (per_second or 1.0)
+    return LoggedStep(form.framework, step, **said, mfu=percent / 100 if percent else None)
 
 
-def _figure(number: str, times: float = 1.0) -> float | None:
-    """A figure above 0 that something measured can have; None for others."""
-    value = float(number.replace(",", "")) * times
+def _figure(number: str) -> float | None:
+    """A figure above 0 that something measured can have, of which a letter may stand for thousands; None for others."""
+    letter = number[-1] if number[-1].isalpha() else ""
+    value = float(number.removesuffix(letter).replace(",", "")) * _SUFFIX.get(letter, 1.0)
     return value if _LEAST < value < _MOST else None
-
-
-def _step_number(pattern: re.Pattern[str], text: str) -> int | None:
-    match = pattern.search(text)
-    return int(match[1].replace(",", "")[:12]) if match else None
-
-
-def _megatron(text: str) -> LoggedStep | None:
-    elapsed = _value(_ELAPSED, text)
-    if elapsed is None:
-        return None
-    return LoggedStep(
-        "megatron",
-        step=_step_number(_ITERATION, text),
-        seconds=elapsed / 1e3,
-        tokens_per_device=_value(_TOKENS_MEGATRON, text),
-        batch=_value(_BATCH, text),
-        flops=_value(_THROUGHPUT, text),
-    )
-
-
-def _bridge(text: str) -> LoggedStep | None:
-    match = _BRIDGE.search(text)
-    if match is None:
-        return None
-    seconds, flops = _figure(match[1]), _figure(match[2]) if match[2] else None
-    return LoggedStep("megatron-bridge", seconds=seconds, flops=flops) if seconds else None
-
-
-def _nanotron(text: str) -> LoggedStep | None:
-    elapsed = _value(_NANOTRON, text)
-    if elapsed is None:
-        return None
-    return LoggedStep(
-        "nanotron",
-        step=_step_number(_ITERATION, text),
-        seconds=elapsed / 1e3,
-        tokens_per_device=_value(_NANO_RATE, text),
-        flops=_value(_NANO_FLOPS, text),
-    )
-
-
-def _torchtitan(text: str) -> LoggedStep | None:
-    match = _TITAN.search(text)
-    if match is None:
-        return None
-    mfu, rate = _value(_TITAN_MFU, text), _figure(match[2])
-    if rate is None:
-        return None
-    return LoggedStep(
-        "torchtitan",
-        step=int(match[1].replace(",", "")[:12]),
-        tokens_per_device=rate,
-        flops=_value(_TITAN_FLOPS, text),
-        mfu=mfu / 100 if mfu else None,
-    )
-
-
-def _deepspeed(text: str) -> LoggedStep | None:
-    match = _DEEPSPEED.search(text)
-    if match is None:
-        return None
-    rate = _figure(match[3])
-    return LoggedStep("deepspeed", step=int(match[1][:12]), samples=rate) if rate else None
-
-
-def _nemo(text: str) -> LoggedStep | None:
-    seconds = _value(_NEMO, text)
-    return None if seconds is None else LoggedStep("nemo", _step_number(_NEMO_STEP, text), seconds)
-
-
-def _trainer(text: str) -> LoggedStep | None:
-    rate = _value(_TRAINER, text)
-    if rate is not None:
-        return LoggedStep("transformers", seconds=1 / rate)
-    match = _PROGRESS.search(text)
-    value = _figure(match[2]) if match is not None else None
-    if match is None or value is None:
-        return None
-    return LoggedStep("transformers", int(match[1][:12]), value if match[3] == "s/it" else 1 / value)
-
-
-def _composer(text: str) -> LoggedStep | None:
-    rate = _value(_COMPOSER, text)
-    return None if rate is None else LoggedStep("composer", seconds=1 / rate)
-
-
-def _maxtext(text: str) -> LoggedStep | None:
-    match = _MAXTEXT.search(text)
-    seconds = _figure(match[2]) if match is not None else None
-    if match is None or seconds is None:
-        return None
-    return LoggedStep(
-        "maxtext",
-        step=int(match[1][:12]),
-        seconds=seconds,
-        tokens_per_device=_value(_MAXTEXT_RATE, text),
-        flops=_value(_MAXTEXT_FLOPS, text),
-    )
 
 
 def _logical_lines(lines: Iterable[str]) -> Iterator[tuple[str, int | None]]:

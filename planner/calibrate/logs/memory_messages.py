@@ -22,8 +22,8 @@ class MemoryLine:
     """What one rank reported [bytes]; None where it did not. Peaks where the line has them."""
 
     rank: int | None
-    allocated: float | None
-    reserved: float | None
+    allocated: float | None = None
+    reserved: float | None = None
     device: float | None = None
 
 
@@ -35,12 +35,12 @@ class OutOfMemory:
 
     rank: int | None
     tried: float
-    total: float | None
-    free: float | None
-    in_use: float | None
-    allocated: float | None
-    reserved: float | None
-    unallocated: float | None
+    total: float | None = None
+    free: float | None = None
+    in_use: float | None = None
+    allocated: float | None = None
+    reserved: float | None = None
+    unallocated: float | None = None
     private: float | None = None
     others: float | None = None
     program: float | None = None
@@ -50,28 +50,35 @@ def _bytes(number: str, unit: str) -> float:
     return float(number) * _UNITS[unit[0].lower()]  # PyTorch's "GB" were GiB as well
 
 
-def _find(pattern: str, text: str) -> float | None:
-    match = re.search(pattern.replace("SIZE", _SIZE), text, re.IGNORECASE)
-    if match is None or len(match[1]) > 20:
-        return None
-    return _bytes(match[1], match[2])
-
-
 def _all(pattern: str, text: str) -> list[float]:
     found = re.findall(pattern.replace("SIZE", _SIZE), text, re.IGNORECASE)
     return [_bytes(number, unit) for number, unit in found if len(number) <= 20]
 
 
+def _find(text: str, *patterns: str) -> float | None:
+    """The size of the first pattern that has one."""
+    return next((size for pattern in patterns for size in _all(pattern, text)[:1]), None)
+
+
 _ROUNDED: Final = 0.005  # relative: sizes with two decimals
-_MEGATRON: Final = re.compile(
-    r"memory \(MB\) \| allocated: ([\d.]+) \| max allocated: ([\d.]+) \| (?:reserved|cached): ([\d.]+) \| "
-    r"max (?:reserved|cached): ([\d.]+)(?: \| total device memory used: ([\d.]+))?"
-)
 _MEGATRON_RANK: Final = re.compile(r"\[Rank (\d+)\]")
-_NANOTRON: Final = re.compile(r"Peak allocated:? ([\d.]+)\s?Mi?B\.? Peak reserved: ([\d.]+)\s?Mi?B")
-_TITAN: Final = re.compile(r"\bmemory:\s*([\d.]+)\s*GiB\s*\(\s*[\d.]+%\)")
-_DEEPSPEED: Final = re.compile(r"MaxMemAllocated=([\d.]+)GB")
-_SEE_MEMORY: Final = re.compile(r"Max_MA ([\d.]+) GB\s+CA [\d.]+ GB\s+Max_CA ([\d.]+) GB")
+_MEGATRON: Final = (
+    r"memory \(MB\) \| allocated: [\d.]+ \| max allocated: (?P<allocated>[\d.]+) \| (?:reserved|cached): [\d.]+ \| "
+    r"max (?:reserved|cached): (?P<reserved>[\d.]+)(?: \| total device memory used: (?P<device>[\d.]+))?"
+)
+# bytes of the unit that each line counts in, and its peaks by the field of `MemoryLine`
+_LINES: Final = (
+    (MIB, re.compile(_MEGATRON)),
+    (
+        MIB,
+        re.compile(
+            r"Peak allocated:? (?P<allocated>[\d.]+)\s?Mi?B\.? Peak reserved: (?P<reserved>[\d.]+)\s?Mi?B"
+        ),
+    ),
+    (GIB, re.compile(r"Max_MA (?P<allocated>[\d.]+) GB\s+CA [\d.]+ GB\s+Max_CA (?P<reserved>[\d.]+) GB")),
+    (GIB, re.compile(r"MaxMemAllocated=(?P<allocated>[\d.]+)GB")),
+    (GIB, re.compile(r"\bmemory:\s*(?P<reserved>[\d.]+)\s*GiB\s*\(\s*[\d.]+%\)")),
+)
 _HINTS: Final = ("memory (MB)", "Peak allocated", "memory:", "MaxMemAllocated", "Max_MA")
 
 
@@ -79,19 +86,11 @@ def memory_line(text: str, rank: int | None = None) -> MemoryLine | None:
     """The allocator's report in a plain line; None where there is none."""
     if not any(hint in text for hint in _HINTS):
         return None
-    if match := _MEGATRON.search(text):
-        of = _MEGATRON_RANK.search(text)
-        device = float(match[5]) * MIB if match[5] else None
-        named = int(of[1][:9]) if of else rank
-        return MemoryLine(named, float(match[2]) * MIB, float(match[4]) * MIB, device)
-    if match := _NANOTRON.search(text):
-        return MemoryLine(rank, float(match[1]) * MIB, float(match[2]) * MIB)
-    if match := _SEE_MEMORY.search(text):
-        return MemoryLine(rank, float(match[1]) * GIB, float(match[2]) * GIB)
-    if match := _DEEPSPEED.search(text):
-        return MemoryLine(rank, float(match[1]) * GIB, None)
-    if match := _TITAN.search(text):
-        return MemoryLine(rank, None, float(match[1]) * GIB)
+    for unit, line in _LINES:
+        if match := line.search(text):
+            named = _MEGATRON_RANK.search(text) if line.pattern == _MEGATRON else None
+            sizes = {name: float(size) * unit for name, size in match.groupdict().items() if size}
+            return MemoryLine(int(named[1][:9]) if named else rank, **sizes)
     return None
 
 
@@ -105,17 +104,7 @@ def _of_xla(text: str, rank: int | None) -> OutOfMemory | None:
     if match is None or len(match[1]) > 20 or len(match[3]) > 20:
         return None
     program, room = _bytes(match[1], match[2]), _bytes(match[3], match[4])
-    return OutOfMemory(
-        rank=rank,
-        tried=max(program - room, 0.0),
-        total=room,
-        free=None,
-        in_use=None,
-        allocated=None,
-        reserved=None,
-        unallocated=None,
-        program=program,
-    )
+    return OutOfMemory(rank, max(program - room, 0.0), room, program=program)
 
 
 def out_of_memory(message: str, rank: int | None = None) -> OutOfMemory | None:
@@ -123,24 +112,20 @@ def out_of_memory(message: str, rank: int | None = None) -> OutOfMemory | None:
     text = " ".join(message.split())[:8000]
     if (of_xla := _of_xla(text, rank)) is not None:
         return of_xla
-    tried = _find(r"(?:(?:tried|trying) to allocate|out of memory allocating) SIZE", text)
+    tried = _find(text, r"(?:(?:tried|trying) to allocate|out of memory allocating) SIZE")
     if tried is None:
         return None
-    allocated = _find(r"(?:Of the allocated memory )SIZE is allocated by PyTorch", text)
-    if allocated is None:
-        allocated = _find(r"SIZE already allocated", text)
-    unallocated = _find(r"SIZE is reserved by PyTorch but unallocated", text)
-    reserved = _find(r"SIZE reserved in total by PyTorch", text)
+    allocated = _find(text, "Of the allocated memory SIZE is allocated by PyTorch", "SIZE already allocated")
+    unallocated = _find(text, "SIZE is reserved by PyTorch but unallocated")
+    reserved = _find(text, "SIZE reserved in total by PyTorch")
     if reserved is None and allocated is not None and unallocated is not None:
         reserved = allocated + unallocated
     if unallocated is None and reserved is not None and allocated is not None:
         unallocated = max(reserved - allocated, 0.0)
-    total = _find(r"total capacity of SIZE", text) or _find(r"SIZE total capacity", text)
-    free = _find(r"of which SIZE is free", text)
-    in_use = _find(r"this process has SIZE memory in use", text)
+    total = _find(text, "total capacity of SIZE", "SIZE total capacity")
+    free = _find(text, "of which SIZE is free", "SIZE free")
+    in_use = _find(text, "this process has SIZE memory in use")
     others = _all(r"(?<!this )Process \d+ has SIZE memory in use", text)
-    if free is None:
-        free = _find(r"SIZE free", text)
     if in_use is None:
         own = _own_of(others, total, free, reserved)
         in_use = None if own is None else others.pop(own)
@@ -153,7 +138,7 @@ def out_of_memory(message: str, rank: int | None = None) -> OutOfMemory | None:
         allocated=allocated,
         reserved=reserved,
         unallocated=unallocated,
-        private=_find(r"with SIZE allocated in private pools", text),
+        private=_find(text, "with SIZE allocated in private pools"),
         others=sum(others) if others else None,
     )
 

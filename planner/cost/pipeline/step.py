@@ -18,12 +18,6 @@ from planner.spec.stack.time import Communication
 
 Array = NDArray[np.float64]
 
-STEP_TERMS: Final = (
-    "gemm", "attention", "indexer", "memory_bound", "tp_comm", "cp_comm", "ep_comm", "recompute", "host_bound",
-    "embedding_and_loss", "pipeline_bubble", "pp_comm", "dp_comm", "optimizer", "host_transfer", "step_overhead",
-    "memory_pressure", "stragglers", "own_runs",
-)  # fmt: skip
-
 FORWARD_SHARE: Final = 1 / 3
 # Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
 SLOW_MODE_SHARES: Final = ((128, 0.18), (256, 0.42), (math.inf, 0.88))

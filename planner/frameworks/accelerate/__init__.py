@@ -24,12 +24,12 @@ from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.programs import (
-    ACCELERATE_PROGRAM,
     MODEL_CONFIG,
     PROGRAM,
     check_program,
     kernel_notes,
     kernel_words,
+    program_text,
     release_notes,
 )
 from planner.frameworks.refuse import (
@@ -49,6 +49,8 @@ from planner.frameworks.rulebook import (
     whole_scans,
 )
 from planner.frameworks.scripts import (
+    HERE,
+    IMAGE,
     LAUNCH,
     MANIFEST,
     README,
@@ -56,6 +58,7 @@ from planner.frameworks.scripts import (
     kubernetes_manifest,
     readme,
     sbatch_script,
+    started_on_nodes,
 )
 from planner.spec.config import OFFLOAD_STATES, Recompute
 from planner.spec.job import Optimizer
@@ -65,8 +68,6 @@ from planner.spec.rule import Rule
 
 TITLE: Final = "Accelerate"
 CONFIG: Final = "accelerate.yaml"
-IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
-TRIAL_STEPS: Final = 50
 
 
 def _is_full(model: ModelSpec) -> bool:
@@ -206,11 +207,8 @@ def render(launch: Launch, version: str) -> Files:
     """accelerate.yaml, train.py, launch.sh, what starts it, and a README."""
     settings = settings_of(launch)
     check_options("accelerate", version, option_words(settings))
-    steps = (
-        TRIAL_STEPS if launch.job.tokens is None else int(-(-launch.job.tokens // launch.job.tokens_per_step))
-    )
     check_program(launch.model)
-    extra = {CONFIG: dump_yaml(settings), PROGRAM: ACCELERATE_PROGRAM}
+    extra = {CONFIG: dump_yaml(settings), PROGRAM: program_text("accelerate")}
     missing = ["data: train.py makes tokens up; replace it by your program", *left_out(launch.model)]
     missing += [*release_notes(launch.model), *uncaptured(launch, TITLE)]
     if launch.config.zero == 2:
@@ -224,7 +222,7 @@ def render(launch: Launch, version: str) -> Files:
     recompute = launch.config.recompute == Recompute.FULL and launch.config.zero < 2
     words = (
         f"--seq-len {launch.job.seq_len} --micro-batch {launch.config.micro_batch} "
-        f"--accumulate {launch.config.num_microbatches} --steps {max(steps, 1)}" + " --recompute" * recompute
+        f"--accumulate {launch.config.num_microbatches} --steps {launch.steps}" + " --recompute" * recompute
     )
     stack = launch.stack_of("fsdp")
     waits = stack is not None and stack.states.microbatches_accumulate_whole
@@ -245,7 +243,7 @@ def render(launch: Launch, version: str) -> Files:
             "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}",
             "MASTER_PORT=${MASTER_PORT:-29500}",
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+            HERE,
             f'exec accelerate launch --config_file "$HERE/{CONFIG}" --machine_rank "$NODE_RANK" \\',
             '  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \\',
             f'  "$HERE/{PROGRAM}" {words} "$@"',
@@ -253,7 +251,7 @@ def render(launch: Launch, version: str) -> Files:
         ]
     )
     files = {LAUNCH: script, **extra}
-    run = [f"`NODE_RANK=0 MASTER_ADDR=host0 bash {LAUNCH}` on every one of {launch.nodes} nodes."]
+    run = [f"{started_on_nodes(launch)}."]
     return {
         **files,
         SBATCH: sbatch_script(launch),

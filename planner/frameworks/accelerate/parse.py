@@ -16,13 +16,7 @@ from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.options import option_table, unknown_options
-from planner.frameworks.shell.script import (
-    COMMAND_END,
-    group_options,
-    is_script,
-    script_words,
-    whole,
-)
+from planner.frameworks.shell.script import COMMAND_END, Script, group_options, is_script, whole
 from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
 from planner.frameworks.trainer_yaml import is_trainer_yaml, names_deepspeed
 from planner.frameworks.words import is_on
@@ -274,7 +268,7 @@ def _launch_words(files: Mapping[str, str]) -> dict[str, Any] | None:
     for file, text in files.items():
         if not is_script(file) or not _LAUNCHED.search(text):
             continue
-        words = script_words(text)[0]
+        words = Script().follow(text).words
         start = next(
             (i for i, w in enumerate(words) if w in ("accelerate", "accelerate.commands.launch")), None
         )

@@ -18,20 +18,17 @@ from planner.frameworks.fields import dump_json, option_words
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.programs import (
-    DEEPSPEED_PROGRAM,
     MODEL_CONFIG,
     PROGRAM,
     check_program,
     kernel_notes,
     kernel_words,
+    program_text,
     release_notes,
 )
 from planner.frameworks.refuse import uncaptured
-from planner.frameworks.scripts import README, launch_files, readme
+from planner.frameworks.scripts import HERE, IMAGE, README, launch_files, readme, started_on_nodes
 from planner.spec.config import Recompute, Schedule
-
-IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
-TRIAL_STEPS: Final = 50
 
 
 def hostfile(launch: Launch) -> str:
@@ -58,21 +55,18 @@ def render(launch: Launch, version: str) -> Files:
         ]
     else:
         check_program(launch.model)
-        extra |= {PROGRAM: DEEPSPEED_PROGRAM}
+        extra |= {PROGRAM: program_text("deepspeed")}
         missing += release_notes(launch.model)
         missing.append(f"data: {PROGRAM} makes tokens up; replace it by your program")
     if launch.details.raw is not None:
         extra[MODEL_CONFIG] = dump_json(launch.details.raw)
     else:
         missing.append(f"the model: put its {MODEL_CONFIG} beside {PROGRAM}")
-    steps = (
-        TRIAL_STEPS if launch.job.tokens is None else int(-(-launch.job.tokens // launch.job.tokens_per_step))
-    )
     words: list[tuple[str, ...]] = [
         ("--seq-len", str(launch.job.seq_len)),
         ("--micro-batch", str(launch.config.micro_batch)),
         ("--accumulate", str(launch.config.num_microbatches)),
-        ("--steps", str(max(steps, 1))),
+        ("--steps", str(launch.steps)),
     ]
     if launch.config.recompute == Recompute.FULL:
         words.append(("--recompute",))
@@ -80,14 +74,14 @@ def render(launch: Launch, version: str) -> Files:
         stack = launch.stack_of("deepspeed")
         words += kernel_words(stack, launch.accelerator)
         missing += kernel_notes(stack, launch.model, launch.accelerator)
-    prelude = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+    prelude = HERE
     if launch.config.pp > 1:
         lacks = f"{PROGRAM} is missing: your own program of a PipelineModule, see README.md"
         prelude += f'\n[[ -f "$HERE/{PROGRAM}" ]] || {{ echo "{lacks}" >&2; exit 1; }}'
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     files = launch_files(launch, environment, {"PROGRAM": words}, f'"$HERE/{PROGRAM}"', IMAGE, extra, prelude)
     run = [
-        f"`NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes, or",
+        f"{started_on_nodes(launch)}, or",
         f"`deepspeed --hostfile {HOSTFILE} {PROGRAM} ...` with the names of your nodes.",
     ]
     return {**files, README: readme(launch, TITLE, version, table_source("deepspeed", version), run, missing)}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from planner.frameworks.deepspeed.names import TITLE
 from planner.frameworks.rulebook import (
+    every_row,
     no_idle_experts,
     no_selective,
     only,
@@ -24,16 +23,11 @@ from planner.spec.rule import Columns, Problem, Rule
 
 
 def _ulysses(columns: Columns, problem: Problem) -> Mask:
-    cp, legal = columns["cp"], np.ones(len(columns["cp"]), dtype=np.bool_)
+    cp, legal = columns["cp"], every_row(columns)
     for attention in problem.model.attentions:
         heads, kv = attention.heads, attention.kv_heads
         legal &= (heads % cp == 0) & ((kv % cp == 0) | (cp % kv == 0))
     return legal
-
-
-def _pure_bf16(columns: Columns, problem: Problem) -> Mask:
-    alone = columns["dp"] * columns["cp"] == 1  # ZeRO of one rank
-    return np.asarray((not problem.stack.states.pure_bf16) | (columns["zero"] > 0) | alone, dtype=np.bool_)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -72,7 +66,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "DeepSpeed runtime/pipe/engine.py PipelineEngine.__init__",
     ),
     Rule(
-        "pure-bf16-zero", ("zero", "dp", "cp"), _pure_bf16,
+        "pure-bf16-zero", ("zero", "dp", "cp"),  # one rank is as ZeRO
+        lambda c, p: (c["zero"] > 0) | (c["dp"] * c["cp"] == 1) | (not p.stack.states.pure_bf16),
         "full bf16 training needs ZeRO 1, 2 or 3; zero={zero}", "set zero=1",
         "DeepSpeed runtime/config.py DeepSpeedConfig._do_error_check",
     ),

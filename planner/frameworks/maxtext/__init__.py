@@ -30,8 +30,7 @@ from planner.frameworks.scripts import (
     readme,
     sbatch_script,
 )
-from planner.spec.config import ParallelConfig, Recompute, Schedule
-from planner.spec.rule import Problem, Violation
+from planner.spec.config import Recompute, Schedule
 
 _AXES: Final = re.compile(r"^\s*(ici|dcn)_\w+_parallelism\s*:", re.MULTILINE)
 _BASE: Final = re.compile(r"^base_config\s*:", re.MULTILINE)
@@ -90,12 +89,6 @@ def recognizes(name: str, text: str) -> bool:
     return not name.endswith((".json", ".toml", ".py")) and bool(_PROGRAM.search(text))
 
 
-def _starts_on(
-    parsed: ParsedConfig, config: ParallelConfig, problem: Problem
-) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
-    return parsed.starts(problem) if parsed.starts is not None else ((), ())
-
-
 MAXTEXT: Final = Framework(
     name="maxtext",
     title=TITLE,
@@ -111,5 +104,4 @@ MAXTEXT: Final = Framework(
     parse=_parse,
     recognizes=recognizes,
     usual_zero=3,  # ici_fsdp_parallelism is -1 in configs/base.yml
-    starts_on=_starts_on,
 )

@@ -6,8 +6,7 @@ MaxText.train. Left out: what the settings mean (`parse.py`).
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from planner.errors import InputError
 from planner.frameworks.fields import flatten, load_settings
 from planner.frameworks.maxtext.names import VERSION
 from planner.frameworks.options import option_table
-from planner.frameworks.shell.script import COMMAND_END, Script, is_script
+from planner.frameworks.shell.script import Script, commands_of, is_script
 
 SHIPPED: Final = ("base.yml",)
 _ENDINGS: Final = (".yml", ".yaml")
@@ -49,7 +48,7 @@ def given_in(files: Mapping[str, str]) -> Given:
     yamls = {name: text for name, text in files.items() if name.endswith(_ENDINGS)}
     scripts = [text for name, text in files.items() if is_script(name) and not name.endswith(".py")]
     script = Script().follow("\n".join(scripts)) if scripts else Script()
-    commands = [command for command in _commands(script.words) if _is_own(command)]
+    commands = [command for command in commands_of(script.words) if _is_own(command)]
     other = next((word for command in commands for word in command if _trains_otherwise(word)), "")
     if other:
         must = "planner reads pre-training (maxtext.trainers.pre_train.train)"
@@ -67,12 +66,6 @@ def given_in(files: Mapping[str, str]) -> Given:
     base, file = _base(named, yamls, next(iter(files)))
     notes = [f"{len(commands)} commands: the last is read"] if len(commands) > 1 else []
     return Given({**base, **variables, **line}, file, tuple(notes))
-
-
-def _commands(words: list[str]) -> Iterator[list[str]]:
-    for end, command in itertools.groupby(words, lambda word: word == COMMAND_END):
-        if not end:
-            yield list(command)
 
 
 def _is_own(command: list[str]) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from planner.frameworks.details import TRAITS, Details, unwritten_rotation
+from planner.frameworks.details import Details, unwritten_rotation
+from planner.frameworks.families import TRAITS
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Launch
 from planner.frameworks.known import same_architecture
@@ -118,7 +119,7 @@ def _dimensions(model: ModelSpec, details: Details) -> dict[str, Any]:
         found |= {"base_moe_mlp_dim": width, "num_experts": moe.experts, "num_experts_per_tok": moe.top_k}
         if block == "qwen3_moe":
             found["norm_topk_prob"] = details.normalize_topk
-    if _rotates_as_llama(details):
+    if details.rope_kind == "llama3":
         found["rope_type"] = "llama3.1"
     return found
 
@@ -149,12 +150,6 @@ def _plain(layer: Layer) -> Layer:
         a.kind, a.heads, a.kv_heads, a.head_dim, a.head_dim, qkv_bias=a.qkv_bias, qk_norm=a.qk_norm
     )
     return Layer(plain, layer.mlp, layer.moe)
-
-
-def _rotates_as_llama(details: Details) -> bool:
-    scaling = details.rope_scaling or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    return kind == "llama3"
 
 
 def unwritten(launch: Launch, name: str) -> list[str]:

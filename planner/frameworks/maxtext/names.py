@@ -6,12 +6,15 @@ Left out: models with encoders, and decoder blocks whose layers differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from planner.spec.config import RECOMPUTE_MODULES, Recompute
+from planner.frameworks.rulebook import recompute_bits
+from planner.spec.config import Recompute
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
@@ -22,20 +25,10 @@ VERSION: Final = "0.2.4-e591f30"
 CONFIG: Final = "config.yml"
 PROGRAM: Final = "maxtext.trainers.pre_train.train"
 
+_NAMES: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 # catalog name -> that of configs/models, whose dimensions are the same but for groups of experts, which those leave
 # out, and for `VOCABULARY`
-MODELS: Final = {
-    "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
-    "llama-3-70b": "llama3-70b", "llama-3.1-8b": "llama3.1-8b", "llama-3.1-70b": "llama3.1-70b",
-    "llama-3.1-405b": "llama3.1-405b", "mixtral-8x7b": "mixtral-8x7b",
-    "qwen2.5-1.5b": "qwen2.5-1.5b", "qwen2.5-7b": "qwen2.5-7b", "qwen2.5-14b": "qwen2.5-14b",
-    "qwen3-0.6b": "qwen3-0.6b", "qwen3-1.7b": "qwen3-1.7b", "qwen3-4b": "qwen3-4b", "qwen3-8b": "qwen3-8b",
-    "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b", "qwen3-coder-480b-a35b": "qwen3-480b-a35b",
-    "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b", "deepseek-v3": "deepseek3-671b",
-    "kimi-k2": "kimi-k2-1t",
-    "gemma-3-4b": "gemma3-4b", "gemma-3-12b": "gemma3-12b", "gemma-3-27b": "gemma3-27b",
-}  # fmt: skip
+MODELS: Final[Mapping[str, str]] = _NAMES["models"]
 # of its name, which a file over configs/base.yml does not change: without the rows of Google's weights for images
 VOCABULARY: Final = dict.fromkeys(("gemma3-4b", "gemma3-12b", "gemma3-27b"), 262_144)
 # whose layers differ in turn: scanned, six of them are one block, whose activations are recomputed together
@@ -101,24 +94,9 @@ MUON_BLOCKS: Final = ("llama2", "qwen3", "deepseek", "gemma3")  # of those writt
 _HEADS: Final = frozenset(("query_proj", "key_proj", "value_proj"))
 _SPLIT: Final = frozenset(("mlpwi_0", "mlpwi_1"))
 _EXPERTS: Final = frozenset(("moe_mlpwi_0", "moe_mlpwi_1"))
-_OUT: Final = "out_proj"
-_CONTEXT: Final = "context"
-_DOTS: Final = _HEADS | _SPLIT | {_OUT, "mlpwo"}
 # remat_policy -> what it keeps of a layer beside its input; all else is done again, "full" all of it
 KEPT: Final[Mapping[str, frozenset[str]]] = {
-    "full": frozenset(),
-    "save_out_proj": frozenset((_OUT,)),
-    "save_qkv_proj": _HEADS,
-    "save_dot_except_mlp": _HEADS | {_OUT},
-    "save_dot_except_mlpwi": _HEADS | {_OUT, "mlpwo"},
-    "save_dot_with_context_except_mlp": _HEADS | {_OUT, _CONTEXT},
-    "minimal": _DOTS,
-    "minimal_with_quantization": _DOTS,
-    "minimal_with_context": _DOTS | {_CONTEXT},
-    "minimal_flash": _DOTS | {_CONTEXT},
-    "minimal_with_context_and_quantization": _DOTS | {_CONTEXT},
-    "qkv_proj_offloaded": frozenset(),
-    "minimal_offloaded": frozenset(),
+    policy: frozenset(tensors) for policy, tensors in _NAMES["kept"].items()
 }
 OFFLOADING: Final = ("qkv_proj_offloaded", "minimal_offloaded")  # which keep on the host
 EXACT: Final = (
@@ -126,19 +104,10 @@ EXACT: Final = (
     "minimal_flash",
 )  # fmt: skip
 # tensors that remat_policy custom places one by one
-PLACEABLE: Final = (
-    "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo", "query_proj",
-    "key_proj", "value_proj", "kv_proj", "qkv_proj", "out_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv",
-    "attention_out", "engram", "indexer_cutoff_threshold", "decoder_layer_input",
-)  # fmt: skip
+PLACEABLE: Final[Sequence[str]] = _NAMES["placeable"]
 
-
-def _bits(*names: str) -> int:
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
-
-
-CORE: Final = _bits("core_attn")
-NORMS: Final = _bits("layernorm")
+CORE: Final = recompute_bits("core_attn")
+NORMS: Final = recompute_bits("layernorm")
 
 
 @dataclass(frozen=True)
@@ -156,8 +125,8 @@ class Repeated:
         blocks = model.blocks if model is not None else ()
         dense = not blocks or any(layer.mlp for layer in blocks)
         moe = any(layer.moe for layer in blocks)
-        mlps = _bits(*["mlp"] * dense, *["moe"] * moe)  # shared experts are within
-        return cls(NORMS | (_bits("moe_act") if moe else 0), NORMS | mlps)
+        mlps = recompute_bits(*["mlp"] * dense, *["moe"] * moe)  # shared experts are within
+        return cls(NORMS | (recompute_bits("moe_act") if moe else 0), NORMS | mlps)
 
     @property
     def lists(self) -> dict[int, str]:
@@ -179,4 +148,4 @@ class Repeated:
         if not (kept >= _HEADS or "qkv_proj" in kept):
             return Recompute.FULL, 0
         whole = kept >= _SPLIT or "mlpwi" in kept or kept >= _EXPERTS
-        return Recompute.SELECTIVE, (0 if _CONTEXT in kept else CORE) | (self.small if whole else self.mlps)
+        return Recompute.SELECTIVE, (0 if "context" in kept else CORE) | (self.small if whole else self.mlps)

@@ -32,7 +32,7 @@ from planner.frameworks.maxtext.names import (
     Repeated,
 )
 from planner.frameworks.maxtext.slices import ASSIGNED, SPLIT, Stated
-from planner.frameworks.options import option_table, unknown_options
+from planner.frameworks.options import not_costed, option_table, unknown_options
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,
@@ -49,16 +49,6 @@ _PER_DEVICE: Final = 12.0  # of configs/base.yml
 _LAYERS: Final = 16
 _LENGTH: Final = 2048
 _GATHER: Final = "all_gather"
-# settings that change what is computed in ways that are not modelled -> what is said of them where they are on
-_SAID: Final = {
-    "pipeline_fsdp_ag_once": "weights are modelled as gathered for every micro-batch, not once a repeat",
-    "pipeline_fsdp_ag_per_repeat": "weights are modelled as gathered for every micro-batch, not once a repeat",
-    "use_ring_of_experts": "tokens are modelled as exchanged by all-to-all, not gathered by a ring of experts",
-    "use_batch_split_schedule": "the overlap of a batch in parts is not modelled",
-    "dense_fsdp_use_two_stage_all_gather": "gathers of two axes are modelled as one",
-    "moe_fsdp_use_two_stage_all_gather": "gathers of two axes are modelled as one",
-    "enable_rampup_batch_size": "the batch is modelled as it is at the end of its growth",
-}  # fmt: skip
 _REFUSED: Final = {
     "enable_diloco": "training whose copies meet every so many steps (DiLoCo)",
     "lora.enable_lora": f"adapters: name them to planner estimate with {option('lora_rank')}",
@@ -103,11 +93,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         starts=_stated(s, mesh).on,
     )
     if mesh.devices is not None:
-        return _placed(plain, s, mesh, mesh.devices, model)
+        return _placed(plain, s, mesh, model)
     return replace(
         plain,
-        axes=_alone(s, mesh),
-        placed=lambda devices, domain: _placed(plain, s, mesh.on(devices, domain), devices, model),
+        axes=_alone(mesh),
+        placed=lambda devices, domain: _placed(plain, s, mesh.on(devices, domain), model),
     )
 
 
@@ -180,16 +170,14 @@ def _stated(s: Settings, mesh: Mesh) -> Stated:
     return Stated(ici, slices, s.flag(SPLIT), s.text("hardware", "tpu"), checkpoints)
 
 
-def _alone(s: Settings, mesh: Mesh) -> dict[str, int]:
+def _alone(mesh: Mesh) -> dict[str, int]:
     """Degrees that are known without the devices."""
     degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
     sizes = {of: (mesh.ici[axis], mesh.dcn[axis]) for of, axis in degrees.items()}
     return {of: prod(both) for of, both in sizes.items() if REST not in both}
 
 
-def _placed(
-    plain: ParsedConfig, s: Settings, mesh: Mesh, devices: int, model: ModelSpec | None
-) -> ParsedConfig:
+def _placed(plain: ParsedConfig, s: Settings, mesh: Mesh, model: ModelSpec | None) -> ParsedConfig:
     """What the settings say on that mesh, of which every axis has a size."""
     size = mesh.sizes
     tp, cp, pp, ep = (size[axis] for axis in ("tensor", "context", "pipeline", "expert"))
@@ -359,7 +347,7 @@ def _drops(s: Settings) -> bool:
 
 def _notes(s: Settings) -> list[str]:
     """What was read but is not modelled."""
-    said = [f"{name}: {what}" for name, what in _SAID.items() if s.flag(name)]
+    said = [f"{name}: {what}" for name, what in not_costed("maxtext").items() if s.flag(name)]
     if s.flag("pipeline_delay_activation_forwarding"):
         said.append("pipeline_delay_activation_forwarding: its bubble is twice as long as modelled")
     if s.has("logical_axis_rules") and s.values["logical_axis_rules"]:

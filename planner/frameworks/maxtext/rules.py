@@ -16,7 +16,7 @@ import numpy as np
 from planner.dialect import option
 from planner.frameworks.maxtext.mesh import axis_columns, fills_slices
 from planner.frameworks.maxtext.names import ELSEWHERE, NOT_ACCUMULATED, QUANTIZATION, TITLE, Repeated
-from planner.frameworks.rulebook import only, whole_kv_heads, whole_recompute
+from planner.frameworks.rulebook import every_row, only, whole_kv_heads, whole_recompute
 from planner.spec.attention import AttentionKind
 from planner.spec.config import Mask, Recompute, Schedule, recomputed_modules
 from planner.spec.job import Optimizer
@@ -27,10 +27,6 @@ BLOCK: Final = 128  # positions of a block of Splash attention, at least
 _ADAM: Final = (Optimizer.ADAMW, Optimizer.ADAMW_BF16)
 
 
-def _all(columns: Columns) -> Mask:
-    return np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
-
-
 def is_tpu(problem: Problem) -> bool:
     """Is it on TPUs, not GPUs?"""
     return problem.cluster.accelerator.architecture is Architecture.TPU
@@ -38,12 +34,8 @@ def is_tpu(problem: Problem) -> bool:
 
 def _experts_mesh(columns: Columns, problem: Problem) -> Mask:
     if not problem.model.is_moe:
-        return _all(columns)
+        return every_row(columns)
     return (columns["etp"] == columns["tp"]) & (columns["dp"] % columns["ep"] == 0)
-
-
-def _sharded(columns: Columns, problem: Problem) -> Mask:
-    return (columns["zero"] == 3) | ((columns["cp"] == 1) & (columns["ep"] == 1))
 
 
 def _groups(columns: Columns, problem: Problem) -> Mask:
@@ -52,10 +44,6 @@ def _groups(columns: Columns, problem: Problem) -> Mask:
     ranks = columns["dp"].astype(np.int64) * columns["cp"]
     whole = (hsdp % inner == 0) & (ranks % np.maximum(hsdp, 1) == 0)
     return (hsdp == 0) | ((columns["zero"] == 3) & whole)
-
-
-def _states(columns: Columns, problem: Problem) -> Mask:
-    return (columns["zero"] != 1) | (problem.job.optimizer in _ADAM)
 
 
 def _widths(problem: Problem) -> int:
@@ -85,21 +73,11 @@ def _said_lists(problem: Problem) -> str:
     return ", ".join("+".join(recomputed_modules(mask)) for mask in Repeated.of(problem.model).lists)
 
 
-def _accumulates(columns: Columns, problem: Problem) -> Mask:
-    delayed = QUANTIZATION.get(problem.job.precision, "") in NOT_ACCUMULATED
-    return (columns["pp"] > 1) | (columns["num_microbatches"] == 1) | (not delayed)
-
-
 def _sequence(columns: Columns, problem: Problem) -> Mask:
     """Both halves of a rank's share, and on TPUs whole blocks of its attention."""
     cp, length = columns["cp"].astype(np.int64), problem.job.seq_len
     halves = (cp == 1) | (length % (2 * cp) == 0)
     return halves & ((length % (BLOCK * cp) == 0) | (not is_tpu(problem)))
-
-
-def _windows(columns: Columns, problem: Problem) -> Mask:
-    windows = any(attention.window is not None for attention in problem.model.attentions)
-    return (columns["cp"] == 1) | (is_tpu(problem) or not windows)
 
 
 def _slices(columns: Columns, problem: Problem) -> Mask:
@@ -112,7 +90,7 @@ def _where_it_runs(rule: Rule) -> Rule:
 
     def there(columns: Columns, problem: Problem) -> Mask:
         if problem.cluster.accelerator.architecture in ELSEWHERE:
-            return _all(columns)
+            return every_row(columns)
         return np.asarray(legal(columns, problem), dtype=np.bool_)
 
     return replace(rule, legal=there)
@@ -128,7 +106,8 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
     ),
     only("zero", (0, 1, 3), TITLE, "MaxText configs/types.py: fsdp axes, or shard_optimizer_over_data (ZeRO 1)"),
     Rule(
-        "sharded-weights", ("cp", "ep", "zero"), _sharded,
+        "sharded-weights", ("cp", "ep", "zero"),
+        lambda c, p: (c["zero"] == 3) | ((c["cp"] == 1) & (c["ep"] == 1)),
         "weights are sharded over the context and the expert axis of the mesh: zero must be 3 with cp or ep above 1; "
         "zero={zero} cp={cp} ep={ep}", "set zero=3", "MaxText configs/base.yml logical_axis_rules: embed",
     ),
@@ -139,7 +118,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
         "MaxText configs/base.yml logical_axis_rules: embed, activation_batch",
     ),
     Rule(
-        "states-sharded", ("zero",), _states,
+        "states-sharded", ("zero",), lambda c, p: (c["zero"] != 1) | (p.job.optimizer in _ADAM),
         "shard_optimizer_over_data looks for Adam's states: zero must not be 1 with {optimizer}; zero={zero}",
         "set zero=3", "MaxText utils/sharding.py maybe_update_params_sharding_with_opt",
         lambda p: {"optimizer": p.job.optimizer},
@@ -184,7 +163,9 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
         lambda p: {"lists": _said_lists(p)},
     ),
     Rule(
-        "fp8-accumulation", ("pp", "num_microbatches"), _accumulates,
+        "fp8-accumulation", ("pp", "num_microbatches"),
+        lambda c, p: (c["pp"] > 1) | (c["num_microbatches"] == 1)
+        | (QUANTIZATION.get(p.job.precision) not in NOT_ACCUMULATED),
         "float8 by delayed scaling cannot accumulate gradients: there must be one micro-batch; "
         "micro-batches={num_microbatches}", f"raise the micro-batch, or choose {option('precision', 'fp8_cs')}",
         "MaxText configs/types.py: quantization with gradient_accumulation_steps",
@@ -197,7 +178,8 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
         lambda p: {"seq": p.job.seq_len, "block": BLOCK},
     ),
     Rule(
-        "windows-cp", ("cp",), _windows,
+        "windows-cp", ("cp",),
+        lambda c, p: (c["cp"] == 1) | is_tpu(p) | all(a.window is None for a in p.model.attentions),
         "on GPUs attention to a window must see whole sequences; cp={cp}", "set cp=1",
         "MaxText layers/attention_op.py cudnn_flash_attention",
     ),

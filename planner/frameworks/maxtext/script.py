@@ -11,7 +11,7 @@ from planner.frameworks.framework import Launch
 from planner.frameworks.maxtext.names import CONFIG, PROGRAM, Hardware, device_type, slice_type
 from planner.frameworks.maxtext.settings import slice_of
 from planner.frameworks.maxtext.slices import is_usual
-from planner.frameworks.scripts import job_name
+from planner.frameworks.scripts import HERE, job_name, started_on_nodes
 
 IMAGE: Final = "ghcr.io/nvidia/jax:maxtext"
 # of the device's memory what JAX takes at its start; 0.75 where nothing is said
@@ -41,7 +41,7 @@ def launch_script(launch: Launch, hardware: Hardware) -> str:
             "",
             "# where logs and checkpoints go: a folder, or a bucket (gs://...)",
             "OUTPUT=${OUTPUT:-./maxtext_output}",
-            'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+            HERE,
             "",
             f'exec python3 -m {PROGRAM} "$HERE/{CONFIG}" base_output_directory="$OUTPUT" "$@"',
             "",
@@ -52,8 +52,7 @@ def launch_script(launch: Launch, hardware: Hardware) -> str:
 def how_to_run(launch: Launch, hardware: Hardware) -> list[str]:
     """Lines for the README."""
     if hardware is Hardware.GPU:
-        start = f"`NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes"
-        return [f"{start}, in MaxText's container ({IMAGE})."]
+        return [f"{started_on_nodes(launch)}, in MaxText's container ({IMAGE})."]
     chips, torus = slice_of(launch), launch.torus
     usual = torus is None or is_usual(torus, launch.accelerator, chips)
     count, shape = launch.devices // chips, torus.described if torus is not None else chips

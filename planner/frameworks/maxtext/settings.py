@@ -36,7 +36,6 @@ from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy
 
-TRIAL_STEPS: Final = 50
 BLOCK: Final = 512  # positions of a block of Splash attention, where nothing is said
 _QUERY_BLOCKS: Final = ("sa_block_q", "sa_block_q_dkv", "sa_block_q_dq")
 _KEY_BLOCKS: Final = (
@@ -70,7 +69,6 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         raise UnsupportedError(must, config.describe(), "choose degrees with the factors of a slice")
     torus = launch.torus if hardware is Hardware.TPU else None
     split = torus is not None and split_on(mesh.ici, launch.accelerator, torus) is not None
-    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     return {
         "base_config": "base.yml",
         "run_name": job_name(launch),
@@ -87,7 +85,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         **_attention(launch, hardware),
         **_experts(launch, hardware),
         "opt_type": _OPTIMIZERS[job.optimizer],
-        "steps": steps,
+        "steps": launch.steps,
         "dataset_type": "synthetic",
         "packing": False,
         "reuse_example_batch": 1,

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.frameworks.details import left_out, unwritten_rotation
-from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
+from planner.frameworks.framework import TRIAL_STEPS, Files, Framework, Launch, ParsedConfig
 from planner.frameworks.megatron import delta, heterogeneous, sparse
 from planner.frameworks.megatron.architecture import states_yarn, written_rotations
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
-    TRIAL_STEPS,
     environment,
     option_groups,
     sparse_kernel,
@@ -26,13 +25,10 @@ from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require_masters
-from planner.frameworks.scripts import README, launch_files, readme
+from planner.frameworks.scripts import HERE, IMAGE, README, launch_files, readme, started_on_nodes
 from planner.spec.stack.kinds import StateEngine
 
 TITLE: Final = "Megatron-LM"
-IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
-DENSE_ORDER: Final = ("tp", "cp", "dp", "pp")
-EXPERT_ORDER: Final = ("etp", "ep", "edp", "pp")
 
 
 def render(launch: Launch, version: str) -> Files:
@@ -51,12 +47,10 @@ def render(launch: Launch, version: str) -> Files:
     extra: Files = {}
     if heterogeneous.is_heterogeneous(launch.model):
         extra = {heterogeneous.FILE: heterogeneous.layers_file(launch.model, launch.details)}
-        prelude += '\nHERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+        prelude += f"\n{HERE}"
         program += f' {heterogeneous.OPTION} "$HERE/{heterogeneous.FILE}"'
     files = launch_files(launch, environment(launch), groups, program, IMAGE, extra, prelude)
-    run = [
-        f"`MEGATRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
-    ]
+    run = [f"{started_on_nodes(launch, 'MEGATRON_PATH')}."]
     source = table_source("megatron", version)
     return {**files, README: readme(launch, TITLE, version, source, run, _unexpressed(launch, version))}
 
@@ -112,8 +106,8 @@ MEGATRON: Final = Framework(
     schedules=SCHEDULES,
     zero_stages=(0, 1, 2, 3),
     splits="first and last counts, or --pipeline-model-parallel-layout",
-    dense_order=DENSE_ORDER,
-    expert_order=EXPERT_ORDER,
+    dense_order=("tp", "cp", "dp", "pp"),
+    expert_order=("etp", "ep", "edp", "pp"),
     render=render,
     parse=_parse,
     recognizes=recognizes,

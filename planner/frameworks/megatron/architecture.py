@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from planner.errors import UnsupportedError
-from planner.frameworks.details import TRAITS, Details
+from planner.frameworks.details import Details
+from planner.frameworks.families import TRAITS
 from planner.frameworks.megatron.delta import check_delta_nets, delta_options
+from planner.frameworks.megatron.given import Option
 from planner.frameworks.megatron.heterogeneous import (
     check_heterogeneous,
     heterogeneous_options,
@@ -22,11 +25,10 @@ from planner.frameworks.megatron.heterogeneous import (
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
 from planner.frameworks.megatron.sparse import UNFUSED_ROTATION, check_sparse, check_sparse_release
 from planner.frameworks.options import option_table
+from planner.frameworks.refuse import unstated
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.layer import Activation, Moe, NormKind
 from planner.spec.model import ModelSpec
-
-Option = tuple[str, ...]
 
 DEFAULT_ROPE, DEFAULT_EPS = 10000, 1e-5
 # Releases whose --qk-layernorm, which the norm of latent keys and values needs, also puts a second norm before queries
@@ -42,6 +44,9 @@ _GPT_OSS: Final[tuple[Option, ...]] = (
     ("--quick-geglu",),
     ("--glu-linear-offset", "1.0"),
     ("--activation-func-clamp-value", "7.0"),
+)
+_refuse: Final = partial(
+    unstated, "Megatron-LM's arguments", "choose another framework or a model it can state"
 )
 
 
@@ -115,11 +120,6 @@ def check_release(model: ModelSpec, version: str) -> None:
         raise UnsupportedError(must, "no option that leaves it out", "choose --framework-version 0.18.2")
 
 
-def _refuse(field: str, given: object) -> UnsupportedError:
-    must = f"Megatron-LM's arguments must be able to state {field}"
-    return UnsupportedError(must, str(given), "choose another framework or a model it can state")
-
-
 def _check(model: ModelSpec) -> None:
     differ = is_heterogeneous(model)
     if model.family in TRAITS and not differ:
@@ -171,7 +171,7 @@ def states_yarn(model: ModelSpec, details: Details, version: str) -> bool:
     """
     scaling = details.rope_scaling or {}
     return (
-        scaling.get("rope_type", scaling.get("type")) == "yarn"
+        details.rope_kind == "yarn"
         and bool(scaling.get("factor") and scaling.get("original_max_position_embeddings"))
         and not scaling.get("attention_factor")
         and not model.has_latent_attention
@@ -209,10 +209,9 @@ def _positions(model: ModelSpec, details: Details, version: str) -> list[Option]
         options += _yarn(details.rope_scaling or {})
     if details.rotary_fraction != 1.0:
         options.append(("--rotary-percent", str(details.rotary_fraction)))
-    scaling = details.rope_scaling or {}
-    kind = scaling.get("rope_type", scaling.get("type"))
-    if kind == "llama3" and scaling.get("factor"):
-        options += [("--use-rope-scaling",), ("--rope-scaling-factor", str(float(scaling["factor"])))]
+    factor = (details.rope_scaling or {}).get("factor")
+    if details.rope_kind == "llama3" and factor:
+        options += [("--use-rope-scaling",), ("--rope-scaling-factor", str(float(factor)))]
     return options
 
 
@@ -250,17 +249,12 @@ def _grouped(attention: Attention) -> list[Option]:
 def rotates_unfused(attention: Attention, details: Details) -> bool:
     """Is it latent attention whose rotation no kernel fuses? Fusion works with YaRN alone, not beside sparse attention
     (core/transformer/transformer_config.py)."""
-    yarn = _scaled_by_yarn(details)
+    yarn = details.rope_kind == "yarn"
     return attention.kind is AttentionKind.MLA and (not yarn or attention.indexer is not None)
 
 
-def _scaled_by_yarn(details: Details) -> bool:
-    scaling = details.rope_scaling or {}
-    return bool(scaling.get("rope_type", scaling.get("type")) == "yarn")
-
-
 def _latent(attention: Attention, details: Details) -> list[Option]:
-    scaling, yarn = details.rope_scaling or {}, _scaled_by_yarn(details)
+    scaling, yarn = details.rope_scaling or {}, details.rope_kind == "yarn"
     options: list[Option] = [
         ("--multi-latent-attention",),
         ("--kv-lora-rank", str(attention.kv_lora_rank)),

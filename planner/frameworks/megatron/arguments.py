@@ -23,12 +23,12 @@ from planner.frameworks.fused_experts import check_release as check_fused_expert
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.accepted import WITH_ENGINES_LOSS
 from planner.frameworks.megatron.architecture import (
-    Option,
     check_release,
     model_options,
     rotates_unfused,
 )
 from planner.frameworks.megatron.connections import CONNECTIONS, SEVERAL
+from planner.frameworks.megatron.given import Option
 from planner.frameworks.megatron.graphs import graph_options, update_options
 from planner.frameworks.megatron.hybrid import pattern_options
 from planner.frameworks.megatron.muon import muon_options
@@ -91,8 +91,6 @@ ATTENTION: Final = {
     AttentionKernel.FUSED_SOFTMAX: "unfused",
     AttentionKernel.EAGER: "unfused",
 }
-# Steps after which a launch without data stops; enough to compare its log with the prediction.
-TRIAL_STEPS: Final = 50
 
 
 def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
@@ -436,13 +434,12 @@ def _precision(launch: Launch, version: str) -> list[Option]:
 
 def _training(launch: Launch) -> list[Option]:
     job = launch.job
-    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     stack = megatron_stack(launch)
     dropout = "0.1" if stack is not None and stack.kernels.dropout else "0.0"
     return [
         ("--micro-batch-size", str(launch.config.micro_batch)),
         ("--global-batch-size", str(job.global_batch)),
-        ("--train-iters", str(steps)),
+        ("--train-iters", str(launch.steps)),
         ("--lr", "3e-4"),
         ("--min-lr", "3e-5"),
         ("--lr-decay-style", "cosine"),

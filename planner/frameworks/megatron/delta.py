@@ -9,20 +9,22 @@ earlier releases; the second variant (gdn2); delta nets in a --hybrid-layer-patt
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from planner.errors import InputError, UnsupportedError
-from planner.frameworks.megatron.given import Arguments
+from planner.errors import InputError
+from planner.frameworks.megatron.given import Arguments, Option
+from planner.frameworks.megatron.hybrid import OWN_LAYERS
 from planner.frameworks.megatron.sparse import NAME as SPARSE
 from planner.frameworks.megatron.sparse import VARIANT, is_sparse
+from planner.frameworks.refuse import unstated
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
-
-Option = tuple[str, ...]
 
 FREQUENCY: Final = "--linear-attention-freq"
 NAMES: Final = ("gdn", "gated_delta_net")  # the second is an older spelling
 CHUNK: Final = 64  # of GatedDeltaNet, which no argument changes
+_refuse: Final = partial(unstated, f"Megatron-LM's {VARIANT}", OWN_LAYERS)
 
 
 def check_delta_nets(model: ModelSpec) -> None:
@@ -34,13 +36,6 @@ def check_delta_nets(model: ModelSpec) -> None:
     if net.chunk != CHUNK or net.conv_bias or net.bias:
         given = f"chunks of {net.chunk}, convolution bias {net.conv_bias}, projection bias {net.bias}"
         raise _refuse(f"delta nets with biases, or chunks of other than {CHUNK} tokens", given)
-
-
-def _refuse(what: str, given: object) -> UnsupportedError:
-    must = f"Megatron-LM's {VARIANT} must be able to state {what}"
-    return UnsupportedError(
-        must, str(given), "choose DeepSpeed or Accelerate, which run transformers' own layers"
-    )
 
 
 def delta_options(model: ModelSpec, pattern: Callable[[list[int]], str]) -> list[Option]:

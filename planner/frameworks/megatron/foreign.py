@@ -13,6 +13,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.megatron.hybrid import PATTERNS
+from planner.frameworks.options import not_costed
 
 _TRAINS: Final = re.compile(r"(?:^|/)(?:(?:pre|post)?train|finetune|sft)\w*\.py$")
 _PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
@@ -34,28 +35,6 @@ _MODELS: Final = {
     "--hybrid-mlp-ratio": "a hybrid without --hybrid-layer-pattern",
     "--enable-mhc-connections": "hyper-connections", "--language-model-type": "an encoder beside it",
     "--vision-model-type": "an encoder beside it", "--model-provider": "a model put together by its own program",
-}  # fmt: skip
-_NOT_COSTED: Final = {
-    "--mtp-use-repeated-layer": "the weights that MTP modules share are counted for each",
-    "--rampup-batch-size": "the full batch is modelled, not its growth",
-    "--step-batch-size-schedule": "the full batch is modelled, not its growth",
-    "--main-grads-dtype": "gradients are counted as the stack keeps them",
-    "--main-params-dtype": "master weights are counted in fp32",
-    "--exp-avg-sq-dtype": "moments are counted as --exp-avg-dtype says",
-    "--fine-grained-activation-offloading": "no activations are counted in CPU memory",
-    "--distribute-saved-activations": "saved activations are counted whole",
-    "--moe-expert-capacity-factor": "no token is counted as dropped or padded",
-    "--hierarchical-context-parallel-sizes": "context parallelism is modelled with one kind of exchange",
-    "--hybrid-context-parallel": "context parallelism is modelled with one degree for all sequences",
-    "--fp32-residual-connection": "the residual stream is counted in 16 bits",
-    "--freeze-all-layers": "all weights are counted as trained",
-    "--outer-dp-sharding-strategy": "replicas of shards are counted whole",
-    "--export-kd-teacher-load": "the teacher's weights and passes are not counted",
-    "--qad-train-target": "all weights are counted as trained",
-    "--freeze-base-for-mtp": "all weights are counted as trained",
-    "--export-force-local-attention": "attention is modelled as the stack runs it",
-    "--perform-rl-step": "the training step alone is modelled, not the generation of what it learns from",
-    "--langrl-env-config": "the training step alone is modelled, not the generation of what it learns from",
 }  # fmt: skip
 
 
@@ -103,7 +82,7 @@ def program_of_ones_own(words: Iterable[str]) -> str | None:
 
 def notes_on(names: Collection[str], sourced: Iterable[str], given: Collection[str]) -> list[str]:
     """What of the arguments `names` is not costed, and which files that a script takes in were not `given`."""
-    said = [f"{name}: {what}" for name, what in _NOT_COSTED.items() if name in names]
+    said = [f"{name}: {what}" for name, what in not_costed("megatron").items() if name in names]
     plain = {file.split("/")[-1] for file in given}
     wanted = dict.fromkeys(path.split("/")[-1].strip("\"'") for path in sourced)
     missing = [file for file in wanted if file.endswith((".sh", ".bash")) and file not in plain]

@@ -11,11 +11,13 @@ from planner.errors import InputError
 from planner.frameworks.shell.unset import how_to_set
 from planner.spec.planned_config import MOST
 
+Option = tuple[str, ...]  # its name, then its words
+
 
 class Arguments:
     """Options by name, the last of each counting, as argparse has it."""
 
-    def __init__(self, options: list[tuple[str, ...]]) -> None:
+    def __init__(self, options: list[Option]) -> None:
         self.values = {name: words for name, *words in options}
 
     def has(self, name: str) -> bool:

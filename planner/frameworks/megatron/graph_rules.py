@@ -12,10 +12,10 @@ import numpy as np
 
 from planner.dialect import option
 from planner.frameworks.fused_dispatch import padded_experts, static_experts
+from planner.frameworks.rulebook import every_row, recomputes
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     OFFLOAD_ACTIVATIONS,
-    RECOMPUTE_MODULES,
     CudaGraphs,
     IntColumn,
     Mask,
@@ -29,11 +29,6 @@ _M: Final = "Megatron-LM core/transformer/moe/README.md, CUDA Graph"
 
 def _names(columns: Columns, name: str) -> Mask:
     return np.asarray((columns["cuda_graph_modules"] >> CUDA_GRAPH_MODULES.index(name)) & 1 == 1)
-
-
-def _recomputes(columns: Columns, name: str) -> Mask:
-    named = (columns["recompute_modules"] >> RECOMPUTE_MODULES.index(name)) & 1 == 1
-    return np.asarray(named & (columns["recompute"] == Recompute.SELECTIVE))
 
 
 def _by_layer(impl: IntColumn) -> Mask:
@@ -74,17 +69,12 @@ def _recomputed_around(columns: Columns, problem: Problem) -> Mask:
     """A recomputed module lies in a graph or outside of it, and draws no random numbers in it."""
     impl = columns["cuda_graph_impl"]
     around = (
-        (impl == CudaGraphs.TRANSFORMER_ENGINE) & _names(columns, "moe_router") & _recomputes(columns, "moe")
+        (impl == CudaGraphs.TRANSFORMER_ENGINE) & _names(columns, "moe_router") & recomputes(columns, "moe")
     )
     whole = (impl == CudaGraphs.FULL_ITERATION) | (_by_layer(impl) & (columns["cuda_graph_modules"] == 0))
-    drawn = (whole | _names(columns, "attn")) & _recomputes(columns, "core_attn")
-    drawn |= (whole | _names(columns, "mlp")) & _recomputes(columns, "mlp")
+    drawn = (whole | _names(columns, "attn")) & recomputes(columns, "core_attn")
+    drawn |= (whole | _names(columns, "mlp")) & recomputes(columns, "mlp")
     return ~around & ~(drawn & problem.stack.kernels.dropout)
-
-
-def _offload(columns: Columns, problem: Problem) -> Mask:
-    copied = (columns["offload"] & OFFLOAD_ACTIVATIONS) > 0
-    return ~_by_layer(columns["cuda_graph_impl"]) | ~copied
 
 
 def _overlapped(columns: Columns, problem: Problem) -> Mask:
@@ -97,7 +87,7 @@ def _overlapped(columns: Columns, problem: Problem) -> Mask:
 def _lengths(columns: Columns, problem: Problem) -> Mask:
     """Texts packed into a sequence have other boundaries in every step; a dense MLP does not see them."""
     if problem.job.mean_length is None:
-        return np.ones(len(columns["cuda_graph_impl"]), dtype=np.bool_)
+        return every_row(columns)
     blind = columns["cuda_graph_modules"] == 1 << CUDA_GRAPH_MODULES.index("mlp")
     return np.asarray((columns["cuda_graph_impl"] == CudaGraphs.NONE) | blind)
 
@@ -130,7 +120,8 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
         "name other modules to capture or to recompute", _T,
     ),
     Rule(
-        "cuda-graph-offload", ("cuda_graph_impl", "offload"), _offload,
+        "cuda-graph-offload", ("cuda_graph_impl", "offload"),
+        lambda c, p: ~_by_layer(c["cuda_graph_impl"]) | ((c["offload"] & OFFLOAD_ACTIVATIONS) == 0),
         "graphs of layers exclude activations in CPU memory; cuda_graph_impl={cuda_graph_impl} offload={offload}",
         "set offload=none or cuda_graph_impl=none", _T,
     ),

@@ -13,8 +13,7 @@ from typing import Final
 from planner.catalog.stack_options import UPDATE_GRAPH
 from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.frameworks.megatron.architecture import Option
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.given import Arguments, Option
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     OFFLOAD_OPTIMIZER,

@@ -9,10 +9,11 @@ place of blocks, which planner does not model, and reading such a file.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Final
 
-from planner.errors import UnsupportedError
 from planner.frameworks.details import Details
+from planner.frameworks.refuse import unstated
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Rule
@@ -20,6 +21,7 @@ from planner.spec.rule import Rule
 FILE: Final = "layers.json"
 OPTION: Final = "--heterogeneous-layers-config-path"
 FAMILY: Final = "nemotron-nas"
+_refuse: Final = partial(unstated, f"Megatron-LM's {OPTION}", "choose a model whose layers it can state")
 
 
 def is_heterogeneous(model: ModelSpec) -> bool:
@@ -38,11 +40,6 @@ def check_heterogeneous(model: ModelSpec) -> None:
         raise _refuse("key/value heads that differ between layers", sorted(heads))
 
 
-def _refuse(what: str, given: object) -> UnsupportedError:
-    must = f"Megatron-LM's {OPTION} must be able to state {what}"
-    return UnsupportedError(must, str(given), "choose a model whose layers it can state")
-
-
 def heterogeneous_options(details: Details) -> list[tuple[str, ...]]:
     """What its check demands beside the file. Raises `UnsupportedError` without Llama 3's scaling of rotations."""
     _scaling_factor(details)
@@ -51,8 +48,8 @@ def heterogeneous_options(details: Details) -> list[tuple[str, ...]]:
 
 def _scaling_factor(details: Details) -> float:
     scaling = details.rope_scaling or {}
-    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    if kind != "llama3" or not factor or not details.rope_theta:
+    factor = scaling.get("factor")
+    if details.rope_kind != "llama3" or not factor or not details.rope_theta:
         raise _refuse(
             "positions other than Llama 3.1's: rope_theta, and rope_scaling of kind llama3", scaling
         )

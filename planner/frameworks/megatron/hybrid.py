@@ -10,19 +10,19 @@ sparse attention (D), latent attention (+).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.details import TRAITS
+from planner.frameworks.families import TRAITS
 from planner.frameworks.layout import ChunkLayers
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.given import Arguments, Option
+from planner.frameworks.refuse import unstated
 from planner.spec.attention import Attention
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.layer import Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
 from planner.spec.model import ModelSpec
-
-Option = tuple[str, ...]
 
 PROGRAM: Final = "pretrain_hybrid.py"
 RELEASES: Final = ("main-2026-08",)
@@ -33,6 +33,8 @@ CONV, CHUNK = 4, 128  # of MambaMixer, which no argument changes
 _UNKNOWN: Final = {
     "G": "gated delta nets", "D": "sparse attention", "+": "latent attention",
 }  # fmt: skip
+OWN_LAYERS: Final = "choose DeepSpeed or Accelerate, which run transformers' own layers"
+_refuse: Final = partial(unstated, f"Megatron-LM's {PATTERNS[0]}", OWN_LAYERS)
 
 
 def letter_of(layer: Layer) -> str:
@@ -57,13 +59,6 @@ def check_hybrid(model: ModelSpec) -> None:
     if state.conv != CONV or not state.conv_bias or state.bias:
         given = f"{state.conv} taps, convolution bias {state.conv_bias}, projection bias {state.bias}"
         raise _refuse("a convolution of other than 4 taps with a bias, or biases of projections", given)
-
-
-def _refuse(what: str, given: object) -> UnsupportedError:
-    must = f"Megatron-LM's --hybrid-layer-pattern must be able to state {what}"
-    return UnsupportedError(
-        must, str(given), "choose DeepSpeed or Accelerate, which run transformers' own layers"
-    )
 
 
 def check_hybrid_release(model: ModelSpec, version: str) -> None:

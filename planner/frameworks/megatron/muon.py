@@ -13,10 +13,10 @@ import numpy as np
 from planner.dialect import option
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.frameworks.megatron.architecture import Option
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.given import Arguments, Option
 from planner.spec.config import OFFLOAD_OPTIMIZER, Mask
 from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack.kinds import StateEngine
@@ -69,14 +69,17 @@ def accept_muon(a: Arguments) -> None:
             raise InputError("Muon must be one that planner costs", other, "leave it out")
 
 
+def has_expert_biases(model: ModelSpec) -> bool:
+    return any(layer.moe and layer.moe.expert_bias for layer in model.blocks)
+
+
 def _runs(columns: Columns, problem: Problem) -> Mask:
     """Whole replicas, or matrices dealt to all of them, states on the device."""
     alike = (
         (columns["hsdp"] == 0) | (columns["hsdp"] >= columns["dp"] * columns["cp"]) | (columns["zero"] == 0)
     )
     runs = (columns["zero"] <= 1) & alike & ((columns["offload"] & OFFLOAD_OPTIMIZER) == 0)
-    biased = any(layer.moe and layer.moe.expert_bias for layer in problem.model.blocks)
-    runs &= (columns["zero"] == 0) | (not biased)
+    runs &= (columns["zero"] == 0) | (not has_expert_biases(problem.model))
     here = (
         problem.stack.states.engine is StateEngine.CONTIGUOUS and problem.job.precision is not Precision.FP16
     )

@@ -45,7 +45,8 @@ from planner.frameworks.megatron.states import (
     stack_options,
     strategy,
 )
-from planner.frameworks.options import has_options, table_releases, unknown_options
+from planner.frameworks.options import option_table, table_releases, unknown_options
+from planner.frameworks.rulebook import recompute_bits
 from planner.frameworks.shell.environment import value_of
 from planner.frameworks.shell.script import Script, product, slurm_devices
 from planner.spec.config import (
@@ -65,6 +66,9 @@ VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
     "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
 )
+_RANK_ORDER: Final = (
+    "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
+)
 _NO_LAYERS: Final = f"its layers: {LAYERS_FILE} names a file of them, which planner does not read"
 _CAPACITY: Final = "--" + PADDED_TO.replace("_", "-")
 _QUERY_NORM: Final = (
@@ -82,7 +86,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     script = Script().follow(text)
     require_gpt(script.words, names)
     full_queries = _normed_full_queries(arguments)
-    releases = _releases(names, NORMS_FULL_QUERIES if full_queries else frozenset())
+    complete = (
+        release for release in table_releases("megatron") if names <= option_table("megatron", release).keys()
+    )
+    releases = tuple(name for name in complete if not (full_queries and name in NORMS_FULL_QUERIES))
     version = releases[-1] if releases else VERSION
     accept(arguments, version)
     accept_narrow_parameters(arguments)
@@ -122,7 +129,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *said,
             *vocabulary_notes(arguments),
-            *_mapping_notes(arguments),
+            *([_RANK_ORDER] * arguments.has("--use-tp-pp-dp-mapping")),
             *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
@@ -172,11 +179,6 @@ def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, pres
         if presets
         else _NO_VOCABULARY
     )
-
-
-def _mapping_notes(a: Arguments) -> list[str]:
-    said = "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
-    return [said] * a.has("--use-tp-pp-dp-mapping")
 
 
 def _kernel_notes(a: Arguments) -> list[str]:
@@ -230,12 +232,6 @@ def _normed_full_queries(a: Arguments) -> bool:
     """Is it latent attention with a norm of keys and values, and queries that no latent dimension compresses?"""
     latent = a.has("--multi-latent-attention") and a.has("--qk-layernorm")
     return latent and not a.count("--q-lora-rank", 0)
-
-
-def _releases(names: set[str], wrong: frozenset[str]) -> tuple[str, ...]:
-    """The releases that have every option and are not wrong for the model, oldest first."""
-    found = (release for release in table_releases("megatron") if release not in wrong)
-    return tuple(release for release in found if has_options("megatron", release, names))
 
 
 def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> int | None:
@@ -353,7 +349,7 @@ def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
         if unknown:
             must = "--recompute-modules must be ones that planner models"
             raise InputError(must, ", ".join(unknown), "one of: " + ", ".join(MEGATRON_MODULES))
-        return Recompute.SELECTIVE, 0, sum(1 << MEGATRON_MODULES.index(name) for name in set(names))
+        return Recompute.SELECTIVE, 0, recompute_bits(*names)
     if kind == "full":
         most = -(-total // pp)
         block = a.word("--recompute-method", "uniform") == "block"

@@ -12,6 +12,7 @@ from typing import Any, Final
 from planner.errors import InputError
 from planner.frameworks.adapters import Adapters, targets_of
 from planner.frameworks.layout import ChunkLayers
+from planner.frameworks.options import not_costed
 from planner.spec.planned_config import MOST
 
 Settings = Mapping[str, Any]
@@ -23,15 +24,6 @@ _KERNELS: Final = (
     "use_turbo_fused_act_with_probs",
     "use_turbo_mega_moe",
 )
-_NOT_COSTED: Final = {
-    "enable_turbo_attention_float8": "attention is modelled in 16 bits",
-    "enable_odc": "gradients are modelled as reduced by collectives",
-    "use_fsdp2_bf16_master_weight_optimizer": "master weights are counted in fp32",
-    "patch_moe_overlap": "no exchange of tokens is hidden",
-    "final_logit_softcapping": "capping is not modelled",
-    "attn_logit_softcapping": "capping is not modelled",
-    "sink_sliding_window": "every layer is modelled as attending to the whole sequence",
-}
 _PLAIN_SCHEDULES: Final = ("1f1b", "1f1b-interleaved")
 # architectures beyond the GPT of the arguments: a setting that is on -> what it makes of the model
 _MODELS: Final = {"lfm_layer_types": "short convolutions", "is_hybrid_model": "state-space layers"}
@@ -158,7 +150,7 @@ def adapters_in(settings: Settings) -> tuple[Adapters | None, list[str]]:
 
 def notes_on(settings: Settings) -> list[str]:
     """What is costed otherwise than the settings have it."""
-    said = [f"{name}: {what}" for name, what in _NOT_COSTED.items() if settings.get(name)]
+    said = [f"{name}: {what}" for name, what in not_costed("primus").items() if settings.get(name)]
     kernels = [name for name in _KERNELS if settings.get(name)] if turbo(settings) else []
     if kernels:
         said.append(f"Primus-Turbo's kernels ({', '.join(kernels)}) are modelled as the stack's")

@@ -17,13 +17,12 @@ from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.fused_experts import FUSED_EXPERT_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.frameworks.megatron.heterogeneous import HETEROGENEOUS_RULES
-from planner.frameworks.megatron.muon import MUON_RULES
+from planner.frameworks.megatron.muon import MUON_RULES, has_expert_biases
 from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
-from planner.frameworks.rulebook import no_scans, shards_or_hosts
+from planner.frameworks.rulebook import every_row, no_scans, recompute_bits, recomputes, shards_or_hosts
 from planner.spec.attention import AttentionKind
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
-    RECOMPUTE_MODULES,
     ContextKind,
     IntColumn,
     Mask,
@@ -44,20 +43,6 @@ _PACKED_KINDS: Final = {
 }
 
 
-def _all(column: IntColumn) -> Mask:
-    return np.ones(len(column), dtype=np.bool_)
-
-
-def _copied_whole(columns: Columns, problem: Problem) -> Mask:
-    copied = (columns["offload"] & OFFLOAD_ACTIVATIONS) > 0
-    return ~copied | (columns["recompute"] == Recompute.NONE)
-
-
-def _expert_bias(columns: Columns, problem: Problem) -> Mask:
-    biased = any(layer.moe and layer.moe.expert_bias for layer in problem.model.blocks)
-    return (columns["etp"] == 1) | (not biased)
-
-
 def _context_kinds(columns: Columns, problem: Problem) -> IntColumn:
     """What the model exchanges by where a row asks for `cp_kind`."""
     p2p = problem.model.context_kind(ContextKind.P2P)
@@ -75,7 +60,7 @@ def _packed_context(columns: Columns, problem: Problem) -> Mask:
     """Behind indexers Megatron-Core gathers keys itself."""
     ways = _PACKED_KINDS[problem.stack.communication.cp_packed]
     if not problem.job.packed or any(a.sparse for a in problem.model.attentions):
-        return _all(columns["cp"])
+        return every_row(columns)
     return (columns["cp"] == 1) | np.isin(_context_kinds(columns, problem), [int(kind) for kind in ways])
 
 
@@ -87,7 +72,7 @@ def _cp_attention(columns: Columns, problem: Problem) -> Mask:
 
 def _qkv(columns: Columns, problem: Problem) -> Mask:
     """The one product of queries, keys and values is dealt by columns, also where tp exceeds the key/value heads."""
-    legal, tp = _all(columns["tp"]), columns["tp"].astype(np.int64)
+    legal, tp = every_row(columns), columns["tp"].astype(np.int64)
     for a in problem.model.attentions:
         if a.kind is not AttentionKind.MLA:
             legal &= (a.heads * a.head_dim + a.kv_width) % tp == 0
@@ -102,15 +87,14 @@ def _bf16_layers(columns: Columns, problem: Problem) -> Mask:
     """Recipes of 4 bits are not looked at."""
     most = max(problem.job.bf16_layers)
     if not most or RECIPES[problem.job.precision].gemm is not Dtype.FP8:
-        return _all(columns["pp"])
+        return every_row(columns)
     return problem.model.num_layers // columns["pp"] >= most
 
 
 def _fp8_width(columns: Columns, problem: Problem) -> Mask:
+    legal, tp = every_row(columns), columns["tp"].astype(np.int64)
     if not _uses_fp8(problem):
-        return _all(columns["tp"])
-    tp = columns["tp"].astype(np.int64)
-    legal = _all(columns["tp"])
+        return legal
     for layer in problem.model.blocks:
         if layer.attention is not None:
             width = layer.attention.heads * layer.attention.v_head_dim
@@ -125,7 +109,7 @@ def _fp8_width(columns: Columns, problem: Problem) -> Mask:
 
 
 def _fp8_expert_width(columns: Columns, problem: Problem) -> Mask:
-    legal = _all(columns["etp"])
+    legal = every_row(columns)
     if _uses_fp8(problem):
         for layer in problem.model.blocks:
             if layer.moe is not None:
@@ -145,17 +129,7 @@ def _modules(columns: Columns, problem: Problem) -> Mask:
         absent.add("mla_up_proj")
     if not problem.model.attentions:
         absent.add("core_attn")
-    mask = sum(1 << bit for bit, name in enumerate(RECOMPUTE_MODULES) if name in absent)
-    selective = columns["recompute"] == Recompute.SELECTIVE
-    return ~selective | ((columns["recompute_modules"] & mask) == 0)
-
-
-def _delayed_scaling(columns: Columns, problem: Problem) -> Mask:
-    names = ("moe_act", "layernorm")
-    mask = sum(1 << bit for bit, name in enumerate(RECOMPUTE_MODULES) if name in names)
-    selective = columns["recompute"] == Recompute.SELECTIVE
-    recomputed = selective & ((columns["recompute_modules"] & mask) > 0)
-    return ~recomputed | (problem.job.precision is not Precision.FP8)
+    return ~recomputes(columns, *absent)
 
 
 def _experts_beside(columns: Columns, problem: Problem) -> Mask:
@@ -163,7 +137,7 @@ def _experts_beside(columns: Columns, problem: Problem) -> Mask:
     with no layer, nor its experts, to be done again."""
     beside = problem.stack.communication.ep_overlap > 0
     stages = (columns["pp"] == 1) | (columns["vpp"] > 1)
-    again = columns["recompute_modules"] & (1 << RECOMPUTE_MODULES.index("moe")) > 0
+    again = columns["recompute_modules"] & recompute_bits("moe") > 0
     few = problem.model.mtp_layers <= 1
     possible = stages & (columns["recompute"] != Recompute.FULL) & ~again & few
     return (columns["ep"] == 1) | possible | (not beside)
@@ -179,15 +153,10 @@ def _exchanges_beside(columns: Columns, problem: Problem) -> Mask:
     return (columns["ep"] == 1) | (possible or not beside)
 
 
-def _mtp_window(columns: Columns, problem: Problem) -> Mask:
-    learned = bool(problem.model.mtp_layers and problem.model.position_rows)
-    return _all(columns["tp"]) if not learned else ~_all(columns["tp"])
-
-
 def _expert_groups(columns: Columns, problem: Problem) -> Mask:
     """Copies of the optimizer's states divide the ranks that hold the same experts, too."""
     if not problem.model.is_moe or not columns["hsdp"].any():
-        return np.ones(len(columns["hsdp"]), dtype=np.bool_)
+        return every_row(columns)
     replicas = columns["dp"].astype(np.int64) * columns["cp"]
     copies = np.maximum(replicas // np.maximum(columns["hsdp"], 1), 1)
     apart = np.maximum(columns["ep"].astype(np.int64) * columns["etp"], 1)
@@ -209,7 +178,8 @@ RULES: Final[tuple[Rule, ...]] = (
     *MUON_RULES,
     shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
     Rule(
-        "offload-recompute", ("recompute", "offload"), _copied_whole,
+        "offload-recompute", ("recompute", "offload"),
+        lambda c, p: ((c["offload"] & OFFLOAD_ACTIVATIONS) == 0) | (c["recompute"] == Recompute.NONE),
         "activations in CPU memory exclude recomputation; offload={offload}",
         "set recompute=none, or leave activations on the device",
         "Megatron-LM core/transformer/transformer_config.py __post_init__ (cpu_offloading)",
@@ -222,7 +192,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Megatron-LM core/parallel_state.py initialize_model_parallel (partial DistOpt shard factor)",
     ),
     Rule(
-        "moe-bias-etp", ("etp",), _expert_bias,
+        "moe-bias-etp", ("etp",), lambda c, p: (c["etp"] == 1) | (not has_expert_biases(p.model)),
         "experts with biases need etp=1; etp={etp}", "set etp=1",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
     ),
@@ -290,7 +260,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
     ),
     Rule(
-        "recompute-delayed", ("recompute", "recompute_modules"), _delayed_scaling,
+        "recompute-delayed", ("recompute", "recompute_modules"),
+        lambda c, p: ~recomputes(c, "moe_act", "layernorm") | (p.job.precision is not Precision.FP8),
         "with fp8 of delayed scaling moe_act and layernorm must not be recomputed",
         f"name other modules, or plan with {option('precision', 'fp8_cs')}",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
@@ -307,7 +278,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Megatron-LM core/pipeline_parallel/schedules.py get_forward_backward_func",
     ),
     Rule(
-        "mtp-positions", ("tp",), _mtp_window,
+        "mtp-positions", ("tp",), lambda c, p: every_row(c, not (p.model.mtp_layers and p.model.position_rows)),
         "multi-token prediction needs rotary positions, the model learns them", f"plan without {option('mtp')}",
         "Megatron-LM training/arguments.py validate_args",
     ),

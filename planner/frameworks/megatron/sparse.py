@@ -9,17 +9,17 @@ scores of all heads and pairs and know no kernels for it: they are refused. Left
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from planner.catalog.stack_options import DSA_KERNELS
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.details import TRAITS
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.families import TRAITS
+from planner.frameworks.megatron.given import Arguments, Option
+from planner.frameworks.refuse import unstated
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.model import ModelSpec
 from planner.spec.stack.kinds import SparseKernel
-
-Option = tuple[str, ...]
 
 VARIANT: Final = "--experimental-attention-variant"
 NAME: Final = "dsa"
@@ -32,6 +32,9 @@ LOSS_COEFFICIENT: Final = "0.001"
 KEY_NORM_EPS: Final = "1e-06"
 # whose indexer rotates neighbours, without a Hadamard matrix (transformers 5.23 modular_glm_moe_dsa.py, glm5_bridge.py)
 GLM: Final = "glm_moe_dsa"
+_refuse: Final = partial(
+    unstated, f"Megatron-LM's {VARIANT} {NAME}", "choose another model: no other framework trains with it"
+)
 
 
 def check_sparse(model: ModelSpec) -> None:
@@ -59,11 +62,6 @@ def check_sparse_release(model: ModelSpec, version: str) -> None:
             "it computes the scores of all heads and pairs",
             f"choose --framework-version {max(RELEASES)}",
         )
-
-
-def _refuse(what: str, given: object) -> UnsupportedError:
-    must = f"Megatron-LM's {VARIANT} {NAME} must be able to state {what}"
-    return UnsupportedError(must, str(given), "choose another model: no other framework trains with it")
 
 
 def chooses(layers: int, every: int, offset: int) -> list[bool]:

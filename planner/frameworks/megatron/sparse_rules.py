@@ -13,13 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Mask, Recompute
+from planner.frameworks.rulebook import every_row, recomputes
+from planner.spec.config import ContextKind, Mask, Recompute
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack.kinds import SparseKernel
 
 _VARIANT: Final = "Megatron-LM core/transformer/experimental_attention_variant"
+_WIDE: Final = (Precision.FP16, Precision.FP32)
 _FUSED: Final = (SparseKernel.CUDNN, SparseKernel.TILELANG)
 # Value width of the kernels, and that of keys: of latent attention, and of DeepSeek-V4 or without positions.
 LATENT: Final = (512, 576)
@@ -30,20 +32,16 @@ MOST_BLOCKS: Final = 32
 
 
 def _with_indexers(columns: Columns, problem: Problem, legal: Mask) -> Mask:
-    return legal | np.full(len(columns["tp"]), not problem.model.gathers_keys)
+    return legal | (not problem.model.gathers_keys)
 
 
 def _fused(problem: Problem) -> bool:
     return problem.stack.kernels.sparse_attention in _FUSED
 
 
-def _everywhere(columns: Columns, problem: Problem, legal: bool) -> Mask:
-    return np.full(len(next(iter(columns.values()))), legal or not problem.model.gathers_keys)
-
-
 def _device(columns: Columns, problem: Problem) -> Mask:
     new = problem.cluster.accelerator.instructions in (Architecture.HOPPER, Architecture.BLACKWELL)
-    return _everywhere(columns, problem, new or not _fused(problem))
+    return every_row(columns, new or not (_fused(problem) and problem.model.gathers_keys))
 
 
 def _gathered(columns: Columns, problem: Problem) -> Mask:
@@ -54,7 +52,7 @@ def _gathered(columns: Columns, problem: Problem) -> Mask:
 
 def _heads(columns: Columns, problem: Problem) -> Mask:
     """Heads of a rank that the fused kernels take: a divisor or a multiple of a tile (C _flash_mla_head_padding)."""
-    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+    legal = every_row(columns)
     if not _fused(problem):
         return legal
     blackwell = problem.cluster.accelerator.instructions is Architecture.BLACKWELL
@@ -70,7 +68,7 @@ def _heads(columns: Columns, problem: Problem) -> Mask:
 
 def _blocks(columns: Columns, problem: Problem) -> Mask:
     """Heads 128 wide, blocks of 128 keys, and whole groups of heads with the indexer's head that chooses for them."""
-    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+    legal = every_row(columns)
     for a in problem.model.attentions:
         if a.indexer is not None and a.chooses_blocks:
             legal &= a.indexer.heads % columns["tp"] == 0
@@ -80,28 +78,10 @@ def _blocks(columns: Columns, problem: Problem) -> Mask:
     return legal
 
 
-def _sixteen_bits(columns: Columns, problem: Problem) -> Mask:
-    wide = problem.job.precision in (Precision.FP16, Precision.FP32)
-    return _everywhere(columns, problem, not wide)
-
-
 def _recomputed(columns: Columns, problem: Problem) -> Mask:
     narrow = RECIPES[problem.job.precision].gemm in (Dtype.FP8, Dtype.FP4)
-    named = (columns["recompute_modules"] >> RECOMPUTE_MODULES.index("mla_up_proj")) & 1 == 1
-    legal = ~(named & (columns["recompute"] == Recompute.SELECTIVE)) | (not narrow)
+    legal = ~recomputes(columns, "mla_up_proj") | (not narrow)
     return legal | (not problem.model.indexers) | problem.model.compresses_keys
-
-
-def _keeps_streams(columns: Columns, problem: Problem) -> Mask:
-    """Layers that are recomputed are chosen after the kind, so that both columns count."""
-    whole = (columns["recompute"] == Recompute.FULL) | (columns["recompute_layers"] > 0)
-    return ~whole | (problem.model.streams == 1)
-
-
-def _whole_sharing(columns: Columns, problem: Problem) -> Mask:
-    """A stage that does not start on a layer that chooses would need another's choice, and layouts are not bound so."""
-    shares = any(x.shared for x in problem.model.indexers)
-    return (columns["pp"] == 1) | (not shares)
 
 
 SPARSE_RULES: Final[tuple[Rule, ...]] = (
@@ -147,7 +127,7 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         },
     ),
     Rule(
-        "indexer-precision", (), _sixteen_bits,
+        "indexer-precision", (), lambda c, p: every_row(c, p.job.precision not in _WIDE or not p.model.gathers_keys),
         "sparse attention works on bf16 queries and keys; the precision is {precision}", "choose bf16 or fp8",
         f"{_VARIANT}/dsa.py rotate_activation, ops/tilelang_dsa.py",
         lambda p: {"precision": p.job.precision},
@@ -165,7 +145,8 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         f"{_VARIANT}/dsa_cudnn_kernels.py _run_sparse_attention_backward",
     ),
     Rule(
-        "indexer-stages", ("pp",), _whole_sharing,
+        # a stage that starts on no layer that chooses would need another's choice, and layouts are not bound so
+        "indexer-stages", ("pp",), lambda c, p: (c["pp"] == 1) | (not any(x.shared for x in p.model.indexers)),
         "layers that share chosen keys must lie in one stage with the layer that chose them, which planner does not "
         "assign yet; pp={pp}", "set pp=1",
         "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
@@ -179,7 +160,9 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         "Megatron-Bridge 067f987 examples/models/deepseek_v4/README.md, parallelism configurations",
     ),
     Rule(
-        "streams-recompute", ("recompute", "recompute_layers"), _keeps_streams,
+        # layers that are recomputed are chosen after the kind, so that both columns count
+        "streams-recompute", ("recompute", "recompute_layers"),
+        lambda c, p: ((c["recompute"] != Recompute.FULL) & (c["recompute_layers"] <= 0)) | (p.model.streams == 1),
         "Megatron-LM recomputes no whole layers with several residual streams; recompute={recompute}",
         "set recompute=none or selective", "Megatron-LM core/transformer/transformer_config.py enable_mhc_connections",
     ),

@@ -26,9 +26,8 @@ from planner.catalog.stack_options import (
 )
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
-from planner.frameworks.megatron.architecture import Option
 from planner.frameworks.megatron.connections import require_several
-from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.given import Arguments, Option
 from planner.frameworks.megatron.hybrid import PATTERNS
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision

@@ -23,7 +23,7 @@ from planner.frameworks.megatron_bridge.parse import parse, recognizes
 from planner.frameworks.megatron_bridge.precision import written
 from planner.frameworks.megatron_bridge.recipes import RECIPES, RELEASES, recipe_of
 from planner.frameworks.options import check_options, table_source
-from planner.frameworks.scripts import README, launch_files, readme
+from planner.frameworks.scripts import README, launch_files, readme, started_on_nodes
 from planner.spec.stack.kinds import StateEngine
 
 IMAGE: Final = "nvcr.io/nvidia/nemo:25.11"
@@ -59,9 +59,7 @@ def render(launch: Launch, version: str) -> Files:
     )
     program = '"$BRIDGE_PATH/scripts/training/run_recipe.py"'
     files = launch_files(launch, environment(launch), groups, program, IMAGE, prelude=prelude)
-    run = [
-        f"`BRIDGE_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
-    ]
+    run = [f"{started_on_nodes(launch, 'BRIDGE_PATH')}."]
     missing = [
         f"everything the plan does not decide stays as in {RECIPES[name]}",
         "data: the dataset is made up (--dataset mock)",

@@ -11,7 +11,7 @@ from typing import Any, Final
 from planner.errors import InputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.megatron.muon import MUON, TP_MODE
-from planner.frameworks.megatron_bridge.recipes import MUON_RECIPES, Recipe
+from planner.frameworks.megatron_bridge.recipes import NAMES, Recipe
 from planner.frameworks.megatron_bridge.sharding import OPTIMIZER, overlaps
 from planner.spec.model import ModelSpec
 
@@ -57,14 +57,14 @@ def shared_experts(s: Settings, model: ModelSpec | None, section: bool) -> list[
 def muon_notes(s: Settings, name: str) -> list[str]:
     """What of Muon is costed otherwise. Raises `InputError` for what planner costs in no way."""
     said = s.text(OPTIMIZER, "")
-    if not said and name in MUON_RECIPES:
+    if not said and name in NAMES.muon:
         return [
             f"the recipe's optimizer is Muon, counted as AdamW: {OPTIMIZER}=muon in the script says which it is"
         ]
     if said not in MUON:
         return []
     # Megatron-Core's default, and that of the recipes' function
-    mode = s.text("optimizer.muon_tp_mode", "blockwise" if name in MUON_RECIPES else TP_MODE)
+    mode = s.text("optimizer.muon_tp_mode", "blockwise" if name in NAMES.muon else TP_MODE)
     if mode != TP_MODE and s.count("model.tensor_model_parallel_size", 1) > 1:
         must = f"optimizer.muon_tp_mode must be {TP_MODE}: planner costs no other"
         raise InputError(

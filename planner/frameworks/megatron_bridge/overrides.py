@@ -55,7 +55,6 @@ from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
 from planner.spec.stack.kinds import StateEngine
 
 TITLE: Final = "Megatron-Bridge"
-TRIAL_STEPS: Final = 50
 
 
 def overrides_of(launch: Launch, recipe: Recipe) -> dict[str, Any]:
@@ -70,7 +69,6 @@ def overrides_of(launch: Launch, recipe: Recipe) -> dict[str, Any]:
         wide or config.zero >= 1, TITLE, "narrow moments without the distributed optimizer", job.optimizer
     )
     require_fuser(launch, TITLE, "export --to megatron")
-    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     fields: dict[str, Any] = {
         "model.tensor_model_parallel_size": config.tp,
         "model.pipeline_model_parallel_size": config.pp,
@@ -92,7 +90,7 @@ def overrides_of(launch: Launch, recipe: Recipe) -> dict[str, Any]:
         "optimizer.exp_avg_sq_dtype": MOMENTS.get(job.optimizer, MOMENTS[Optimizer.ADAMW]),
         "train.global_batch_size": job.global_batch,
         "train.micro_batch_size": config.micro_batch,
-        "train.train_iters": steps,
+        "train.train_iters": launch.steps,
         "logger.log_interval": 1,
         **_sharding(launch),
         **_recompute(launch),

@@ -47,9 +47,10 @@ from planner.frameworks.megatron_bridge.model import PATTERN, chunks_of, model_o
 from planner.frameworks.megatron_bridge.names import newest_refuses, read_as, releases_of, unknown_names
 from planner.frameworks.megatron_bridge.notes import muon_notes, recipe_notes, shared_experts
 from planner.frameworks.megatron_bridge.precision import Mixed
-from planner.frameworks.megatron_bridge.recipes import LAYOUTS_COMPUTED, RELEASES, Recipe, recipe_of
+from planner.frameworks.megatron_bridge.recipes import NAMES, RELEASES, Recipe, recipe_of
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.megatron_bridge.unread import not_read, remade
+from planner.frameworks.rulebook import recompute_bits
 from planner.frameworks.shell.environment import value_of
 from planner.spec.config import (
     MEGATRON_MODULES,
@@ -214,7 +215,7 @@ def _chunks(
         return (tuple(stage.count("t") for stage in parse_layout(layout)), ()), []
     if LAYOUT not in fields or pp == 1:
         return ((), ()), []
-    if name in LAYOUTS_COMPUTED and not own:
+    if name in NAMES.layouts_computed and not own:
         return ((), ()), [
             "the recipe computes how layers are assigned to pipeline ranks: taken as the stack assigns them"
         ]
@@ -242,7 +243,7 @@ def _recomputation(
             raise FileInputError(
                 s.file, must, ", ".join(unknown)[:80], field=s.name("model.recompute_modules")
             )
-        modules = sum(1 << MEGATRON_MODULES.index(name) for name in names)
+        modules = recompute_bits(*names)
     level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 

@@ -20,6 +20,12 @@ _SHORT: Final = {
     "-etp": "expert_tensor_parallel_size",
 }  # fmt: skip
 _SECTIONS: Final = {"global_batch_size": "train", "micro_batch_size": "train", "seq_length": "dataset"}
+# option of run_recipe.py -> the field that it overrides
+_OPTIONS: Final = {
+    option: f"{_SECTIONS.get(name, 'model')}.{name}"
+    for short, name in _SHORT.items()
+    for option in (short, f"--{name}")
+}
 _WHOLE: Final = ("mixed_precision", "comm_overlap")  # sections that an override may replace
 _TASKS: Final = {
     "lora": "peft",
@@ -27,19 +33,11 @@ _TASKS: Final = {
 }  # what recipes of a mode are called (recipe_metadata.py recipe_task)
 
 
-def _options() -> dict[str, str]:
-    """Option of run_recipe.py -> the field that it overrides."""
-    fields = {name: f"{_SECTIONS.get(name, 'model')}.{name}" for name in _SHORT.values()}
-    return {"--" + name: field for name, field in fields.items()} | {
-        short: fields[name] for short, name in _SHORT.items()
-    }
-
-
 def overrides_in(files: Mapping[str, str]) -> tuple[dict[str, Any], str, list[str]]:
     """Fields that scripts override, in order, the recipe, and what of the scripts was not read."""
     given: dict[str, Any] = {}
     fields: dict[str, Any] = {}
-    recipe, notes, options = "", [], _options()
+    recipe, notes = "", list[str]()
     for text in files.values():
         script = Script().follow(text)
         notes += [f"of a loop only its first round is read, {first}" for first in script.loops]
@@ -50,8 +48,8 @@ def overrides_in(files: Mapping[str, str]) -> tuple[dict[str, Any], str, list[st
                 _override(fields, name, value.strip("'\""))
             if name in ("--recipe", "--model", "--mode"):
                 words[name] = value if equals else after
-            if name in options:
-                given[options[name]] = value if equals else after
+            if name in _OPTIONS:
+                given[_OPTIONS[name]] = value if equals else after
         recipe = words.get("--recipe") or recipe
         if "--model" in words and not recipe:  # _selected_recipe_name
             mode = words.get("--mode", "pretrain")

@@ -206,10 +206,10 @@ class Script:
         self.words += [COMMAND_END, *_split(shlex.join(words[len(own) :]))]
 
 
-def script_words(text: str) -> tuple[list[str], dict[str, str]]:
-    """The words of all commands of a script and its variables, as `Script` has them."""
-    script = Script().follow(text)
-    return script.words, script.variables
+def commands_of(words: Iterable[str]) -> list[list[str]]:
+    """Words by the command that they are of."""
+    groups = itertools.groupby(words, lambda word: word == COMMAND_END)
+    return [list(command) for end, command in groups if not end]
 
 
 def unclear_said(files: Mapping[str, str]) -> list[str]:
@@ -280,12 +280,12 @@ def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
 
     Options that no command uses (an array that is only assigned) count where no command has any.
     """
-    words, variables = script_words(text)
-    options = list(group_options(words))
+    script = Script().follow(text)
+    options = group_options(script.words)
     if not options:
-        for value in variables.values():
+        for value in script.variables.values():
             options += group_options(_split(value))
-    return options, variables
+    return options, script.variables
 
 
 def program_options(text: str, known: Collection[str]) -> list[tuple[str, ...]]:
@@ -293,14 +293,7 @@ def program_options(text: str, known: Collection[str]) -> list[tuple[str, ...]]:
 
     All options where no command names a program (a plain list of arguments).
     """
-    words, _ = script_words(text)
-    commands: list[list[str]] = [[]]
-    for word in words:
-        if word == COMMAND_END:
-            commands.append([])
-        else:
-            commands[-1].append(word)
-    for command in reversed(commands):
+    for command in reversed(commands_of(Script().follow(text).words)):
         names = [i for i, word in enumerate(command) if word.endswith(".py") or word == "-m"]
         for at in names:
             options = group_options(command[at + 1 :])

@@ -13,7 +13,7 @@ from planner.frameworks.fields import option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
 from planner.frameworks.options import check_options, table_source
-from planner.frameworks.scripts import README, launch_files, readme
+from planner.frameworks.scripts import HERE, IMAGE, README, launch_files, readme, started_on_nodes
 from planner.frameworks.torchtitan.names import (
     CLI,
     FLOAT8,
@@ -35,7 +35,6 @@ from planner.spec.config import CudaGraphs
 from planner.spec.stack.kinds import AttentionKernel
 
 CONFIG: Final = "config.toml"
-IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 
 
 def render(launch: Launch, version: str) -> Files:
@@ -45,12 +44,11 @@ def render(launch: Launch, version: str) -> Files:
     shipped, sections = MODELS[name], settings_of(launch, version)
     assets = "".join(letter for letter in name if letter.isalnum() or letter in ".-")
     prelude = ["# the tokenizer's folder", f"HF_ASSETS_PATH=${{HF_ASSETS_PATH:-./assets/hf/{assets}}}"]
-    here = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
     environment = {
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
     }
-    run = [f"`NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."]
+    run = [f"{started_on_nodes(launch)}."]
     end = readme(
         launch, TITLE, version, table_source("torchtitan", version), run, _missing(launch, version, shipped)
     )
@@ -60,7 +58,7 @@ def render(launch: Launch, version: str) -> Files:
         program = (
             f'-m torchtitan.train --job.config_file "$HERE/{CONFIG}" --model.hf_assets_path "$HF_ASSETS_PATH"'
         )
-        text = "\n".join([*prelude, here])
+        text = "\n".join([*prelude, HERE])
         files = launch_files(launch, environment, {}, program, IMAGE, {CONFIG: dump_toml(toml)}, text)
         return {**files, README: end}
     extra: dict[str, str] = {}
@@ -69,7 +67,7 @@ def render(launch: Launch, version: str) -> Files:
     if needs_planned(launch, shipped, modules):
         extra[PLANNED] = write_planned(launch, shipped, modules)
         module, function = PLANNED.removesuffix(".py"), "planned"
-        prelude += [here, 'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"']
+        prelude += [HERE, 'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"']
     options = cli_options(launch, module, function, sections)
     check_options("torchtitan", version, [o for o in options if o[0].startswith("--")])
     program = '-m torchtitan.train --hf_assets_path "$HF_ASSETS_PATH"'

@@ -6,7 +6,9 @@ get_schedule_class. Left out: models with encoders, and debug models.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from planner.dialect import option
@@ -46,7 +48,8 @@ class Shipped:
     """A model as torchtitan names it.
 
     `flavor`: of its registry in 0.3.0; `toml_flavor`: in 0.2.2, "" where it has none. `base`: the function of
-    0.3.0 whose training settings are taken. `ready`: does `base` build this very model in bf16 by itself?
+    0.3.0 whose training settings are taken. `ready`: does `base` build this very model in bf16 by itself? That of
+    Llama 3.1 405B converts its linear layers to float8 and cannot be built on devices without it.
     """
 
     family: str
@@ -57,24 +60,8 @@ class Shipped:
 
 
 MODELS: Final = {
-    "llama-3-8b": Shipped("llama3", "8B", "8B", "llama3_8b"),
-    "llama-3.1-8b": Shipped("llama3", "8B", "8B", "llama3_8b"),
-    "llama-3.1-70b": Shipped("llama3", "70B", "70B", "llama3_70b"),
-    "llama-3-70b": Shipped("llama3", "70B", "70B", "llama3_70b"),
-    # llama3_405b converts its linear layers to float8 and cannot be built on devices without it
-    "llama-3.1-405b": Shipped("llama3", "405B", "405B", "llama3_70b", ready=False),
-    "qwen3-0.6b": Shipped("qwen3", "0.6B", "0.6B", "qwen3_0_6b"),
-    "qwen3-1.7b": Shipped("qwen3", "1.7B", "1.7B", "qwen3_1_7b"),
-    "qwen3-4b": Shipped("qwen3", "4B", "4B", "qwen3_1_7b", ready=False),
-    "qwen3-8b": Shipped("qwen3", "8B", "8B", "qwen3_14b", ready=False),
-    "qwen3-14b": Shipped("qwen3", "14B", "14B", "qwen3_14b"),
-    "qwen3-32b": Shipped("qwen3", "32B", "32B", "qwen3_32b"),
-    "qwen3-30b-a3b": Shipped("qwen3", "30B-A3B", "30B-A3B", "qwen3_30b_a3b"),
-    "qwen3-235b-a22b": Shipped("qwen3", "235B-A22B", "235B-A22B", "qwen3_30b_a3b", ready=False),
-    "deepseek-v2-lite": Shipped("deepseek_v3", "16B", "16B", "deepseek_v3_16b"),
-    "deepseek-v3": Shipped("deepseek_v3", "671B", "671B", "deepseek_v3_671b"),
-    "gpt-oss-20b": Shipped("gpt_oss", "20b", "", "gpt_oss_20b"),
-    "gpt-oss-120b": Shipped("gpt_oss", "120b", "", "gpt_oss_120b"),
+    name: Shipped(**said)
+    for name, said in json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8")).items()
 }
 # functions of 0.3.0 that a user's own launch may name beside the `base` ones
 FUNCTIONS: Final = {"llama3_405b": ("llama-3.1-405b", Precision.FP8_CS)}

@@ -18,8 +18,7 @@ Sections = Mapping[str, Mapping[str, Any]]
 
 def recompute_mode(launch: Launch) -> str:
     """The name of the recomputation mode."""
-    names = {Recompute.NONE: "none", Recompute.SELECTIVE: "selective", Recompute.FULL: "full"}
-    return names[Recompute(launch.config.recompute)]
+    return Recompute(launch.config.recompute).name.lower()
 
 
 def _recomputation(launch: Launch) -> dict[str, str]:

@@ -17,7 +17,7 @@ from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.options import option_table, unknown_options
-from planner.frameworks.shell.script import is_script, options_of, product, script_words
+from planner.frameworks.shell.script import Script, is_script, options_of, product
 from planner.frameworks.torchtitan.names import CLI, FLOAT8, MODELS, SCHEDULES, TOML
 from planner.frameworks.torchtitan.older import ACCUMULATION, is_older, with_new_names
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
@@ -52,7 +52,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         must = "the TOML file that --job.config_file names must be given too"
         raise InputError(must, config_file[:80], "name it beside the script")
     for text in scripts.values():
-        for kind in (word for word in script_words(text)[0] if word.startswith("activation-checkpoint:")):
+        for kind in (
+            word for word in Script().follow(text).words if word.startswith("activation-checkpoint:")
+        ):
             words["activation_checkpoint.mode"] = kind.partition(":")[2]
     for name, text in files.items():
         if name.endswith(PLANNED):

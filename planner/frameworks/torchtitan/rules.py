@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from planner.dialect import option
-from planner.frameworks.rulebook import FILLED_CHUNKS, no_scans, whole_kv_heads
+from planner.frameworks.rulebook import FILLED_CHUNKS, every_row, no_scans, whole_kv_heads
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
 from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
@@ -48,7 +48,7 @@ def _experts(columns: Columns, problem: Problem) -> Mask:
 def _loss_chunks(columns: Columns, problem: Problem) -> Mask:
     kernels = problem.stack.kernels
     if kernels.cross_entropy is not CrossEntropy.CHUNKED:
-        return np.ones(len(columns["cp"]), dtype=np.bool_)
+        return every_row(columns)
     return problem.job.seq_len % (columns["cp"].astype(np.int64) * kernels.loss_chunks) == 0
 
 
@@ -62,12 +62,7 @@ def _flex_blocks(columns: Columns, problem: Problem) -> Mask:
 def _filled(columns: Columns, problem: Problem) -> Mask:
     """The first and the last stage hold the embedding and the head."""
     split = problem.stack.split
-    return np.full(len(columns["pp"]), not isinstance(split, tuple) or 0 not in split[1:-1])
-
-
-def _graphs(columns: Columns, problem: Problem) -> Mask:
-    alone = (columns["pp"] == 1) & (columns["ep"] == 1)
-    return (columns["cuda_graph_impl"] == CudaGraphs.NONE) | (alone & (not problem.model.is_moe))
+    return every_row(columns, not isinstance(split, tuple) or 0 not in split[1:-1])
 
 
 def _expert_mesh(columns: Columns, problem: Problem) -> Mask:
@@ -79,7 +74,7 @@ def _expert_mesh(columns: Columns, problem: Problem) -> Mask:
 
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        "float8-recipe", ("tp",), lambda c, p: np.full(len(c["tp"]), p.job.precision not in NO_RECIPES),
+        "float8-recipe", ("tp",), lambda c, p: every_row(c, p.job.precision not in NO_RECIPES),
         "torchtitan's float8 (torchao) scales by what each tensor holds at the time: it has no {recipe}",
         f"choose {option('precision', FLOAT8)}",
         "torchao float8/config.py ScalingType, without delayed scaling since 0.10 (pytorch/ao#1680, #1753); torchtitan "
@@ -88,7 +83,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     no_scans("torchtitan", "torchtitan 0.3.0 models/; its qwen3_5 comes with a vision encoder"),
     Rule(
-        "cuda-graph-scope", ("pp", "ep", "cuda_graph_impl"), _graphs,
+        "cuda-graph-scope", ("pp", "ep", "cuda_graph_impl"),
+        lambda c, p: (c["cuda_graph_impl"] == CudaGraphs.NONE) | ((c["pp"] * c["ep"] == 1) & (not p.model.is_moe)),
         "CUDA graphs are captured of dense models without a pipeline; pp={pp} ep={ep} "
         "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
         "torchtitan 0.3.0 config/configs.py disable_cuda_graphs; its configurations of experts disable them",

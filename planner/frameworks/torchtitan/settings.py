@@ -6,7 +6,7 @@ model and its kernels, which the releases take in different ways (`options.py`).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +27,6 @@ from planner.frameworks.torchtitan.names import (
 from planner.spec.config import OFFLOAD_STATES, Recompute, Schedule, offload_text
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-
-TRIAL_STEPS: Final = 50
 
 
 def stages_of(num_layers: int, stages: int, first_less: int, last_less: int) -> ChunkLayers:
@@ -62,12 +60,11 @@ def settings_of(launch: Launch, version: str) -> dict[str, dict[str, Any]]:
     local = config.micro_batch * (config.num_microbatches if config.pp > 1 else 1)
     shards = config.hsdp or config.dp * config.cp
     shard = 1 if config.zero == 0 else max(shards // config.cp, 1)
-    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     training: dict[str, Any] = {
         "local_batch_size": local,
         "global_batch_size": job.global_batch,
         "seq_len": job.seq_len,
-        "steps": steps,
+        "steps": launch.steps,
         "mixed_precision_param": "float32" if job.precision is Precision.FP32 else "bfloat16",
     }
     if is_pure_bf16(launch):

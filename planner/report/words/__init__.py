@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from planner.dialect import Dialect, in_words, on_command_line
-from planner.report.words import assumed, changes, diagnosis, headline, reasons, trust
-from planner.report.words.template import Words, phrase
-from planner.spec.finding_codes import TEXT
+from planner.report.words import assumed, changes, headline, reasons
+from planner.report.words.template import Template, Words, phrase
 from planner.spec.findings import Finding
+from planner.spec.load_finding_codes import TEXT
+
+
+def _templates() -> dict[str, Template]:
+    """Code -> its words, where they are a template: `words.json` has them by what they are about."""
+    text = Path(__file__).with_name("words.json").read_bytes()
+    sections = TypeAdapter(dict[str, dict[str, Template | str]]).validate_json(text).values()
+    every = [item for section in sections for item in section.items()]
+    return {code: Template(words) if isinstance(words, str) else words for code, words in every}
+
 
 WORDS: Final[Mapping[str, Words]] = {
-    **headline.WORDS, **changes.WORDS, **reasons.WORDS, **assumed.WORDS, **trust.WORDS, **diagnosis.WORDS,
+    **headline.WORDS, **changes.WORDS, **reasons.WORDS, **assumed.WORDS, **_templates(),
 }  # fmt: skip
 Answer = TypeVar("Answer")
 

@@ -10,30 +10,12 @@ from typing import Final
 
 from planner.dialect import option
 from planner.report.words.memory import host_of, parts_said
-from planner.report.words.template import Words, amount, counted, marked, phrase
+from planner.report.words.template import Words, amount, counted, fit, marked
 from planner.spec.config import layers_text
 from planner.spec.findings import Finding
 from planner.spec.job import length_in_words
 from planner.spec.terms import term_name
-from planner.spec.verdict import MemoryVerdict
 from planner.units import format_capacity, format_time
-
-
-def _fits(text: str) -> Words:
-    """What fits with a change behind it, and how surely where what was asked may fit as well."""
-
-    def words(found: Finding) -> str:
-        config = f" ({found.values['configuration']})" if "configuration" in found.values else ""
-        return _fit(found) + phrase(text, found) + config
-
-    return words
-
-
-def _fit(found: Finding) -> str:
-    if found.effect is None:
-        return ""
-    unsure = found.effect.before == MemoryVerdict.BORDERLINE
-    return f"this would {'surely ' if unsure else ''}fit: "
 
 
 def _axis_values(found: Finding) -> str:
@@ -57,13 +39,6 @@ def _least_memory(found: Finding) -> str:
     )
 
 
-def _more_devices(found: Finding) -> str:
-    values = found.values
-    batch = f", {values['batch']:,} sequences a step" if "batch" in values else ""
-    apart = f", counted in steps of {values['step']:,}" if "step" in values else ""
-    return f"{_fit(found)}{values['devices']:,} devices ({values['configuration']}{batch}){apart}"
-
-
 def lengths(found: Finding, unit: str = " tokens") -> str:
     """How long sequences are."""
     mean = found.values.get("mean")
@@ -75,7 +50,7 @@ def lengths(found: Finding, unit: str = " tokens") -> str:
 def _shorter(found: Finding) -> str:
     config = found.values["configuration"]
     bound = ", the longest that it holds, which need not be the longest of all"
-    return f"{_fit(found)}sequences of {lengths(found)} ({config}{bound if found.values['holds_no_more'] else ''})"
+    return f"{fit(found)}sequences of {lengths(found)} ({config}{bound if found.values['holds_no_more'] else ''})"
 
 
 def _better_batch(found: Finding) -> str:
@@ -192,16 +167,6 @@ def _recompute_layers(found: Finding) -> str:
     return f"recompute {number}{of} {held}layer{'' if one else 's'}{_graphs(found)}"
 
 
-_HOSTED: Final[Mapping[str, str]] = {
-    "optimizer": "optimizer states", "optimizer+params": "optimizer states and parameters",
-}  # fmt: skip
-
-
-def _host_memory(found: Finding) -> str:
-    kind = str(found.values["offload"])
-    return f"{_HOSTED.get(kind, kind)} in CPU memory{_graphs(found)}"
-
-
 def _graphs(found: Finding) -> str:
     return ", no CUDA graphs" if found.values.get("cuda_graphs") == "none" else ""
 
@@ -223,56 +188,16 @@ def _holds_back(found: Finding) -> str:
     return f"{words}: {said}" if said else words
 
 
-def _refused(found: Finding) -> str:
-    return "; ".join(str(found.values[part]) for part in ("must", "given", "hint") if part in found.values)
-
-
 WORDS: Final[Mapping[str, Words]] = {
-    "refused": _refused,
-    "no_legal_split": "no legal way to split {devices:,} devices",
-    "nothing_fits": "nothing fits",
-    "size": "{devices:,} {noun}s",
-    "whole_cluster": "{devices:,} {noun}s are all there are",
-    "doublings_hardly_pay": "further doublings hardly pay",
-    "rule_of_the_job": "{reason}: {hint}",
-    "axis_free": _fits("leave {axis} free"),
     "axis_values": _axis_values,
-    "legal_batches": lambda found: (
-        f"a global batch of {' or '.join(map(str, amount(found, 'batches', list)))} sequences"
-    ),
-    "nothing_makes_legal": "no single change of the request makes a configuration legal",
     "least_memory": _least_memory,
-    "changes_not_tried": "changes that would make something fit were not tried: no time was left",
-    "nothing_makes_fit": (
-        "no other single change tried makes something fit (not tried: more devices than the cluster has, adapters on a "
-        f"frozen model ({option('lora_rank')}))"
-    ),
-    "checkpoint_not_copied": _fits("no copy of a checkpoint on hosts, {change}"),
-    "more_devices": _more_devices,
-    "own_pipeline": _fits(f"a pipeline, by a program of your own: {option('set', 'pp=...')}"),
-    "offload": _fits("{change}"),
     "shorter_sequences": _shorter,
-    "gradients_16": _fits("gradients in bf16, {change}"),
-    "optimizer": _fits("the optimizer {to}"),
-    "no_headroom": _fits("no headroom"),
     "better_batch": _better_batch,
     "untried_option": _untried_option,
-    "tilelang_kernels": (
-        "with TileLang's kernels of sparse attention another configuration may be much faster: the others score in "
-        "fp32 where context parallelism divides sequences that are not packed: plan with {change}, too"
-    ),
     "fewer_devices": _fewer_devices,
     "sooner": _sooner,
     "axes": _axes,
-    "sequence_parallelism": lambda found: ("" if found.values["on"] else "without ") + "sequence parallelism",
     "recompute_layers": _recompute_layers,
-    "host_memory": _host_memory,
-    "growing_segments": "{setting}, at most",
     "lengths": lambda found: f"sequences of {lengths(found, '')}",
-    "batch": "batch of {batch:,}",
-    "planned": "planned",
-    "rest_as_planned": "with the rest as planned",
-    "best_with_it": "the best with it",
-    "least_memory_with_it": "the one that needs least memory with it",
     "holds_back": _holds_back,
 }

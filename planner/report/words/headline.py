@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from planner.dialect import option
 from planner.report.words.memory import host_lack, host_of
 from planner.report.words.template import Words, amount
 from planner.spec.findings import Finding
@@ -82,7 +83,7 @@ def _pinned(found: Finding) -> str:
 
 
 def _none_legal(found: Finding) -> str:
-    own = " under the stack's own split of layers (estimate --set layout= takes others)"
+    own = f" under the stack's own split of layers (estimate {option('set', 'layout=')} takes others)"
     told = own if found.values["other_chunks"] else ""
     return f"none of {found.values['candidates']:,} configurations{_pinned(found)} is legal{told}"
 
@@ -103,7 +104,6 @@ WORDS: Final[Mapping[str, Words]] = {
     "none_fits": lambda found: (
         f"none of {found.values['candidates']:,} legal configurations{_pinned(found)} fits"
     ),
-    "not_legal": "{configuration} is not legal",
     "recommended": lambda found: (
         f"recommended: #{found.values['place']} {found.values['configuration']}, {trade_said(found)}"
     ),

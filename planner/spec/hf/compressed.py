@@ -27,9 +27,6 @@ def read_deepseek_v4(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 
     The layer of a prediction module attends to the window alone, unless the list of layers goes on to it.
     """
-    f = f.with_defaults(
-        vocab_size=129280, hidden_size=4096, num_hidden_layers=43, num_attention_heads=64, moe_intermediate_size=2048
-    )  # fmt: skip
     core = read_core(f)
     attention = _shared_key(f)
     index = Indexer(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.latent import latent_attention
-from planner.spec.hf.mixtures import Block, read_moe, sparse_from, sparse_layers, with_groups
+from planner.spec.hf.mixtures import Block, qwen_experts, read_moe, sparse_from, sparse_layers, with_groups
 from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Layer, Moe
 from planner.spec.mixers import DeltaNet
@@ -23,14 +23,10 @@ _TYPES = ("full_attention", "linear_attention")
 
 def read_qwen3_next(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen3-Next: three gated delta nets to one gated attention, routed experts beside a gated shared one."""
-    f = f.with_defaults(
-        vocab_size=151936, hidden_size=2048, num_hidden_layers=48, intermediate_size=5632,
-        num_attention_heads=16, moe_intermediate_size=512,
-    )  # fmt: skip
     core = read_core(f)
     sparse = sparse_layers(f, core.num_layers)
     mlp = None if all(sparse) else gated_mlp(f)
-    moe = _experts(f, 512, 10)
+    moe = qwen_experts(f, 512, 10, shared=512, shared_gate=True)
     blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
     model = _qwen(f, name, blocks, kv_heads=2)
     modules = f.integer("num_nextn_predict_layers", default=1, least=0) if with_mtp else 0
@@ -39,36 +35,19 @@ def read_qwen3_next(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 
 def read_qwen3_5(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen 3.5's dense text models: Qwen3-Next's mixers before plain gated MLPs."""
-    f = f.with_defaults(
-        vocab_size=248320, hidden_size=4096, num_hidden_layers=32, intermediate_size=12288, num_attention_heads=16
-    )  # fmt: skip
     blocks = [(gated_mlp(f), None)] * read_core(f).num_layers
     return _with_mtp(f, _qwen(f, name, blocks, kv_heads=4), with_mtp)
 
 
 def read_qwen3_5_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Qwen 3.5's mixtures of experts, every layer of which routes."""
-    f = f.with_defaults(
-        vocab_size=248320, hidden_size=2048, num_hidden_layers=40, num_attention_heads=16, moe_intermediate_size=512
-    )  # fmt: skip
-    blocks = [(None, _experts(f, 256, 8))] * read_core(f).num_layers
+    blocks = [(None, qwen_experts(f, 256, 8, shared=512, shared_gate=True))] * read_core(f).num_layers
     return _with_mtp(f, _qwen(f, name, blocks, kv_heads=2), with_mtp)
 
 
 def _with_mtp(f: ConfigFields, model: ModelSpec, with_mtp: bool) -> ModelSpec:
     modules = f.integer("mtp_num_hidden_layers", default=1, least=0) if with_mtp else 0
     return replace(model, mtp_layers=modules, assumed=tuple(f.assumed))
-
-
-def _experts(f: ConfigFields, experts: int, top_k: int) -> Moe:
-    return read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(experts, top_k),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
-        shared_gate=True,
-    )
 
 
 def _qwen(f: ConfigFields, name: str, blocks: Sequence[Block], kv_heads: int) -> ModelSpec:
@@ -105,20 +84,13 @@ _PERIOD = ("linear_attention", "sliding_attention", "linear_attention", "full_at
 def read_lara_mini(f: ConfigFields, name: str) -> ModelSpec:
     """Lara 4 Mini: of five layers two delta nets, two that attend to a window and one that attends to all without
     positions; experts beside a shared one in each, none gated."""
-    f = f.with_defaults(
-        vocab_size=151936,
-        hidden_size=1024,
-        num_hidden_layers=34,
-        num_attention_heads=16,
-        moe_intermediate_size=512,
-    )
     core = read_core(f)
     attention = grouped_attention(
         f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
     )
     net = _qwen_net(f, heads=16, groups=8)
     slides = replace(attention, window=f.integer("sliding_window", default=512))
-    moe = replace(_experts(f, 128, 4), shared_gate=False)
+    moe = qwen_experts(f, 128, 4, shared=512)
     of_kind = {
         "full_attention": Layer(attention, None, moe), "sliding_attention": Layer(slides, None, moe),
         "linear_attention": Layer(None, None, moe, state_space=net),
@@ -148,9 +120,6 @@ def _dealt(
 
 def read_olmo_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     """OLMo Hybrid: gated delta nets after a norm, OLMo 2's attention before one; every fourth layer attends."""
-    f = f.with_defaults(
-        vocab_size=100352, hidden_size=3840, num_hidden_layers=32, intermediate_size=11008, num_attention_heads=30
-    )  # fmt: skip
     core = read_core(f)
     attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
     default = [_TYPES[i % 4 != 3] for i in range(core.num_layers)]
@@ -183,10 +152,6 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
     output, and a width and a norm of its experts (Megatron-Bridge models/kimi/kimi_k3_layers.py, torchtitan 002c4cc
     models/kimi_k3).
     """
-    f = f.with_defaults(
-        vocab_size=163840, hidden_size=2304, num_hidden_layers=27, intermediate_size=9216,
-        moe_intermediate_size=1024, num_attention_heads=32,
-    )  # fmt: skip
     core, linear = read_core(f), f.section("linear_attn_config")
     names = (("num_heads",) * 2, ("head_dim",) * 2, ("short_conv_kernel_size", "conv_kernel_dim"))
     heads, width, taps = (

@@ -1,7 +1,7 @@
-"""Which layers do dense families have whose layers are all alike? Each a Llama but for what its reader says.
+"""Which layers do families have whose layers are all alike? Each a Llama but for its row in `families.json`, or for
+what its reader says.
 
-transformers 5.23 holds all but EXAONE 3 and InternLM 2, which are read from LG AI Research's modeling_exaone.py and
-InternLM's own code. Left out: norms without weights inside attention, which cost nothing that is counted.
+Left out: norms without weights inside attention, which cost nothing that is counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import QkNorm
+from planner.spec.hf.families import PlainLayers, Switch, family
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import Block, read_moe
 from planner.spec.hf.parts import (
     gated_mlp,
     grouped_attention,
@@ -25,11 +27,55 @@ from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
 
 
-def read_llama(f: ConfigFields, name: str) -> ModelSpec:
+def read_plain(f: ConfigFields, name: str) -> ModelSpec:
+    """The families whose row has `layers`."""
+    plain = family(f.values["model_type"]).layers
+    assert plain is not None, "such a row names no other reader"
     core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
-    return rotary_model(f, name, core, layer, max_position=2048)
+    bias = _is_on(f, plain.bias)
+    attention = grouped_attention(
+        f,
+        core,
+        qkv_bias=bias,
+        out_bias=bias if plain.out_bias is None else _is_on(f, plain.out_bias),
+        qk_norm=plain.qk_norm,
+        kv_heads=plain.kv_heads,
+        head_dim=plain.head_dim,
+    )
+    if plain.window:
+        attention = with_window(attention, f.optional_integer("sliding_window"))
+    layer = Layer(
+        attention,
+        *_plain_block(f, plain),
+        norms=plain.norms,
+        norm_bias=plain.norm_bias,
+        norm_weight=plain.norm_weight,
+    )
+    return rotary_model(
+        f,
+        name,
+        core,
+        layer,
+        tied=plain.tied,
+        max_position=plain.max_position,
+        norm_kind=plain.norm,
+        head_bias=_is_on(f, plain.head_bias),
+        embedding_norm=plain.embedding_norm,
+    )
+
+
+def _is_on(f: ConfigFields, switch: Switch) -> bool:
+    return switch if isinstance(switch, bool) else f.boolean(*switch)
+
+
+def _plain_block(f: ConfigFields, plain: PlainLayers) -> Block:
+    if (own := plain.experts) is not None:
+        shared = f.integer(own.shared, default=0, least=0) if own.shared else 0
+        return None, read_moe(f, experts=own.names, default=(own.count, own.top_k), shared_ffn=shared)
+    if plain.gated:
+        return gated_mlp(f, bias=_is_on(f, plain.mlp_bias), activation=plain.activation), None
+    mlp = plain_mlp(f, plain.activation)
+    return replace(mlp, bias=_is_on(f, plain.mlp_bias)), None
 
 
 def read_qwen3(f: ConfigFields, name: str) -> ModelSpec:
@@ -41,30 +87,6 @@ def read_qwen3(f: ConfigFields, name: str) -> ModelSpec:
     layer = Layer(attention, gated_mlp(f), None)
     layers = repeat_with_windows(layer, qwen_windows(f, core.num_layers))
     return rotary_model(f, name, core, layers, max_position=32768)
-
-
-def read_phi3(f: ConfigFields, name: str) -> ModelSpec:
-    """Phi-3: fused projections, which change no count."""
-    core = read_core(f)
-    window = f.optional_integer("sliding_window")
-    layer = Layer(with_window(grouped_attention(f, core), window), gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=4096)
-
-
-def read_olmo(f: ConfigFields, name: str) -> ModelSpec:
-    """OLMo: layer norms without weights."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    layer = Layer(attention, gated_mlp(f), None, norm_weight=False)
-    return rotary_model(f, name, core, layer, max_position=2048, norm_kind=NormKind.LAYER)
-
-
-def read_olmo2(f: ConfigFields, name: str) -> ModelSpec:
-    """OLMo 2: norms after attention and after the MLP, and full-width norms of q and k."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
-    layer = Layer(attention, gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=2048)
 
 
 def read_gemma(f: ConfigFields, name: str) -> ModelSpec:
@@ -82,17 +104,6 @@ def read_gemma(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layer, tied=True, max_position=8192, wide_norms=True)
 
 
-def read_starcoder2(f: ConfigFields, name: str) -> ModelSpec:
-    """StarCoder 2: plain MLP with biases everywhere (`use_bias`), layer norms with bias."""
-    core = read_core(f)
-    bias = f.boolean("use_bias", True)
-    attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=2)
-    attention = with_window(attention, f.optional_integer("sliding_window"))
-    mlp = plain_mlp(f, Activation.GELU_TANH, bias=bias)
-    layer = Layer(attention, mlp, None, norm_bias=True)
-    return rotary_model(f, name, core, layer, tied=True, max_position=4096, norm_kind=NormKind.LAYER)
-
-
 def read_cohere(f: ConfigFields, name: str) -> ModelSpec:
     """Command R: attention and MLP in parallel after one norm; R+ adds full-width norms of q and k."""
     core = read_core(f)
@@ -101,56 +112,6 @@ def read_cohere(f: ConfigFields, name: str) -> ModelSpec:
     attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, qk_norm=qk_norm)
     layer = Layer(attention, gated_mlp(f), None, norms=1, parallel=True)
     return rotary_model(f, name, core, layer, tied=True, max_position=8192, norm_kind=NormKind.LAYER)
-
-
-def read_nemotron(f: ConfigFields, name: str) -> ModelSpec:
-    """Nemotron-3/4: plain MLP with squared ReLU, layer norms with bias."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    mlp = replace(plain_mlp(f, Activation.RELU2), bias=f.boolean("mlp_bias", False))
-    layer = Layer(attention, mlp, None, norm_bias=True)
-    return rotary_model(f, name, core, layer, max_position=4096, norm_kind=NormKind.LAYER)
-
-
-def read_ministral3(f: ConfigFields, name: str) -> ModelSpec:
-    """Ministral 3: head_dim 128, no window unless stated."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, kv_heads=8, head_dim=128)
-    layer = Layer(with_window(attention, f.optional_integer("sliding_window")), gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=262144)
-
-
-def read_glm(f: ConfigFields, name: str) -> ModelSpec:
-    """GLM-4 9B: biases on q, k and v."""
-    return _read_glm(f, name, norms=2)
-
-
-def read_glm4(f: ConfigFields, name: str) -> ModelSpec:
-    """GLM-4-0414: GLM with norms before and after attention and MLP."""
-    return _read_glm(f, name, norms=4)
-
-
-def _read_glm(f: ConfigFields, name: str, norms: int) -> ModelSpec:
-    core = read_core(f)
-    bias = f.boolean("attention_bias", True)
-    attention = grouped_attention(f, core, qkv_bias=bias, kv_heads=2, head_dim=128)
-    layer = Layer(attention, gated_mlp(f), None, norms=norms)
-    return rotary_model(f, name, core, layer, max_position=131072)
-
-
-def read_seed_oss(f: ConfigFields, name: str) -> ModelSpec:
-    """Seed-OSS: biases on q, k and v, a switch of its own for the output's."""
-    core = read_core(f)
-    attention = grouped_attention(
-        f,
-        core,
-        qkv_bias=f.boolean("attention_bias", True),
-        out_bias=f.boolean("attention_out_bias", False),
-        kv_heads=8,
-        head_dim=128,
-    )
-    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
-    return rotary_model(f, name, core, layer, max_position=524288)
 
 
 def read_helium(f: ConfigFields, name: str) -> ModelSpec:
@@ -174,52 +135,17 @@ def read_helium(f: ConfigFields, name: str) -> ModelSpec:
 def read_hunyuan_dense(f: ConfigFields, name: str) -> ModelSpec:
     """Hunyuan dense: per-head norms of q and k."""
     refuse_unread(f, "use_cla", "use_mla")
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD)
-    layer = Layer(attention, gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=2048)
-
-
-def read_ernie(f: ConfigFields, name: str) -> ModelSpec:
-    """ERNIE 4.5 dense: one switch for all biases."""
-    core = read_core(f)
-    bias = f.boolean("use_bias", False)
-    attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=2, head_dim=128)
-    layer = Layer(attention, gated_mlp(f, bias=bias), None)
-    return rotary_model(f, name, core, layer, tied=True, max_position=131072)
-
-
-def read_arcee(f: ConfigFields, name: str) -> ModelSpec:
-    """Arcee AFM: plain MLP with squared ReLU."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    mlp = replace(plain_mlp(f, Activation.RELU2), bias=f.boolean("mlp_bias", False))
-    return rotary_model(f, name, core, Layer(attention, mlp, None), max_position=4096)
-
-
-def read_apertus(f: ConfigFields, name: str) -> ModelSpec:
-    """Apertus: per-head norms of q and k, plain MLP with xIELU, whose two shape scalars are trained."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD)
-    layer = Layer(attention, plain_mlp(f, Activation.XIELU), None)
-    return rotary_model(f, name, core, layer, max_position=65536)
+    return read_plain(f, name)
 
 
 def read_apertus1p5(f: ConfigFields, name: str) -> ModelSpec:
     """Apertus 1.5's text model: Apertus with tokens of images and sound in its vocabulary. Raises `UnsupportedError`
     for a head that was cut to the tokens of text."""
-    f = f.with_defaults(
-        vocab_size=266752,
-        hidden_size=4096,
-        num_hidden_layers=32,
-        intermediate_size=14336,
-        num_attention_heads=32,
-    )
     rows, vocab = f.optional_integer("output_vocab_size"), f.integer("vocab_size")
     if rows not in (None, vocab):
         must = "output_vocab_size must be vocab_size: a head of fewer rows than the embedding is not modelled"
         raise f.refused(must, f"{rows} of {vocab}", "leave it out to plan a head as wide as the vocabulary")
-    return read_apertus(f, name)
+    return read_plain(f, name)
 
 
 def read_phi(f: ConfigFields, name: str) -> ModelSpec:
@@ -246,14 +172,6 @@ def read_stablelm(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layer, max_position=4096, norm_kind=NormKind.LAYER)
 
 
-def read_internlm2(f: ConfigFields, name: str) -> ModelSpec:
-    """InternLM 2: a Llama whose fused query, key and value and output share one switch for biases."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, qkv_bias=f.boolean("bias", True), out_bias=f.boolean("bias", True))
-    layer = Layer(attention, gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=2048)
-
-
 def read_internlm3(f: ConfigFields, name: str) -> ModelSpec:
     """InternLM 3: a Llama with heads of 128 and two key/value heads; `bias` is another name of `mlp_bias`."""
     core = read_core(f)
@@ -264,25 +182,6 @@ def read_internlm3(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layer, max_position=32768)
 
 
-def read_iquestcoder(f: ConfigFields, name: str) -> ModelSpec:
-    """IQuest-Coder: a Llama with other defaults."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8, head_dim=128)
-    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
-    return rotary_model(f, name, core, layer, max_position=131072)
-
-
-def read_jais2(f: ConfigFields, name: str) -> ModelSpec:
-    """Jais 2: layer norms and an ungated squared ReLU, everything with biases."""
-    core = read_core(f)
-    attention = grouped_attention(
-        f, core, qkv_bias=f.boolean("attention_bias", True), out_bias=f.boolean("attention_bias", True)
-    )
-    mlp = replace(plain_mlp(f, Activation.RELU2), bias=f.boolean("mlp_bias", True))
-    layer = Layer(attention, mlp, None, norm_bias=True)
-    return rotary_model(f, name, core, layer, max_position=8192, norm_kind=NormKind.LAYER)
-
-
 def read_hyperclovax(f: ConfigFields, name: str) -> ModelSpec:
     """HyperCLOVA X: Granite with norms on both sides unless `use_post_norm` is false."""
     core = read_core(f)
@@ -290,31 +189,6 @@ def read_hyperclovax(f: ConfigFields, name: str) -> ModelSpec:
     mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
     layer = Layer(attention, mlp, None, norms=4 if f.boolean("use_post_norm", True) else 2)
     return rotary_model(f, name, core, layer, max_position=2048)
-
-
-def read_exaone(f: ConfigFields, name: str) -> ModelSpec:
-    """EXAONE 3, 3.5 and Deep: a Llama with GPT-2's names of fields."""
-    f = f.renamed({"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}).with_defaults(
-        vocab_size=102400,
-        hidden_size=4096,
-        num_hidden_layers=32,
-        intermediate_size=14336,
-        num_attention_heads=32,
-    )
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8)
-    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
-    return rotary_model(f, name, core, layer, max_position=4096)
-
-
-def read_nanochat(f: ConfigFields, name: str) -> ModelSpec:
-    """NanoChat: plain MLP with squared ReLU, norms without weights, one of them behind the embedding."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    mlp = plain_mlp(f, Activation.RELU2)
-    layer = Layer(attention, mlp, None, norm_weight=False)
-    model = rotary_model(f, name, core, layer, max_position=2048)
-    return replace(model, embedding_norm=True)
 
 
 def read_persimmon(f: ConfigFields, name: str) -> ModelSpec:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.spec.attention import QkNorm
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.mixtures import ROUTED, read_moe, shared_and_routed
+from planner.spec.hf.mixtures import ROUTED, qwen_experts, read_moe, shared_and_routed
 from planner.spec.hf.parts import (
     Core,
     grouped_attention,
@@ -19,43 +19,9 @@ from planner.spec.hf.parts import (
     rotary_model,
     sliding_pattern,
     windows_per_layer,
-    with_window,
 )
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
-
-
-def read_mixtral(f: ConfigFields, name: str) -> ModelSpec:
-    core = read_core(f)
-    attention = with_window(grouped_attention(f, core, kv_heads=8), f.optional_integer("sliding_window"))
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(8, 2))
-    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=131072)
-
-
-def read_phimoe(f: ConfigFields, name: str) -> ModelSpec:
-    """Phi-3.5-MoE: layer norms with bias, optional biases of attention and of the head."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8)
-    attention = with_window(attention, f.optional_integer("sliding_window"))
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(16, 2))
-    head_bias = f.boolean("lm_head_bias", False)
-    return rotary_model(
-        f,
-        name,
-        core,
-        Layer(attention, None, moe, norm_bias=True),
-        max_position=131072,
-        norm_kind=NormKind.LAYER,
-        head_bias=head_bias,
-    )
-
-
-def read_olmoe(f: ConfigFields, name: str) -> ModelSpec:
-    """OLMoE: full-width norms of q and k, norms before attention and MLP."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
-    moe = read_moe(f, experts=("num_experts", "num_local_experts"), default=(64, 8))
-    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=4096)
 
 
 def read_gpt_oss(f: ConfigFields, name: str) -> ModelSpec:
@@ -104,14 +70,6 @@ def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layers, max_position=2048, norm_kind=NormKind.LAYER)
 
 
-def read_minimax_m2(f: ConfigFields, name: str) -> ModelSpec:
-    """MiniMax-M2: full-width norms of q and k, experts in every layer, none shared."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, qk_norm=QkNorm.FULL, kv_heads=8, head_dim=128)
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(256, 8))
-    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=196608)
-
-
 def read_hunyuan_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Hunyuan MoE: per-head norms of q and k, one shared expert as wide as a routed one."""
     refuse_unread(f, "use_cla", "use_mla")
@@ -135,35 +93,6 @@ def read_hunyuan_moe(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, Layer(attention, None, moe), max_position=2048)
 
 
-def read_granitemoe(f: ConfigFields, name: str) -> ModelSpec:
-    """Granite 3 MoE: Mixtral's layers; multipliers change no count."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(8, 2))
-    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=2048)
-
-
-def read_granitemoeshared(f: ConfigFields, name: str) -> ModelSpec:
-    """Granite 3 MoE with a shared expert beside the routed ones."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias")
-    moe = read_moe(
-        f,
-        experts=("num_local_experts", "num_experts"),
-        default=(8, 2),
-        shared_ffn=f.integer("shared_intermediate_size", default=0, least=0),
-    )
-    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=2048)
-
-
-def read_flex_olmo(f: ConfigFields, name: str) -> ModelSpec:
-    """FlexOlmo: OLMo 2's layers with experts."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
-    moe = read_moe(f, experts=("num_experts", "num_local_experts"), default=(7, 5))
-    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=4096)
-
-
 def read_solar_open(f: ConfigFields, name: str) -> ModelSpec:
     """Solar Open: GQA, a shared expert, experts in every layer."""
     core = read_core(f)
@@ -176,7 +105,6 @@ def read_solar_open(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_aria(f: ConfigFields, name: str) -> ModelSpec:
     """Aria's text model: Llama's attention, shared experts as wide as the routed ones."""
-    f = f.with_defaults(intermediate_size=4096)
     core = read_core(f)
     attention = grouped_attention(f, core, switch="attention_bias")
     moe = read_moe(f, experts=("moe_num_experts",), top_k=("moe_topk",), default=(8, 2))
@@ -190,13 +118,7 @@ def read_kolibri1(f: ConfigFields, name: str) -> ModelSpec:
     """Kolibri 1: four sliding layers in five, per-head norms of q and k, norms on both sides, a shared expert."""
     core = read_core(f)
     attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128)
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(384, 6),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
-    )
+    moe = qwen_experts(f, 384, 6, shared=512)
     windows = sliding_pattern(f, core.num_layers, window=513, period=5)
     layers = repeat_with_windows(Layer(attention, None, moe, norms=4), windows)
     return rotary_model(f, name, core, layers, max_position=262144)

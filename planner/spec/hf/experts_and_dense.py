@@ -19,6 +19,7 @@ from planner.spec.hf.mixtures import (
     blocks_of,
     leading_dense,
     mixed_layers,
+    qwen_experts,
     read_moe,
     shared_and_routed,
     sparse_from,
@@ -46,14 +47,7 @@ def read_qwen2_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Qwen 1.5/2 MoE: routed experts beside one gated shared expert."""
     core = read_core(f)
     attention = grouped_attention(f, core, qkv_bias=f.boolean("qkv_bias", True), kv_heads=16)
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(60, 4),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=5632),
-        shared_gate=True,
-    )
+    moe = qwen_experts(f, 60, 4, shared=5632, shared_gate=True)
     windows = _qwen2_moe_windows(f, core.num_layers)
     layers = mixed_layers(f, attention, moe, windows, sparse_layers(f, core.num_layers))
     return rotary_model(f, name, core, layers, max_position=32768)
@@ -72,9 +66,7 @@ def read_qwen3_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Qwen 3 MoE: per-head norms of q and k; head_dim is hidden / heads unless given; one window for all."""
     core = read_core(f)
     attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4)
-    moe = read_moe(
-        f, experts=("num_experts", "num_local_experts"), expert_ffn="moe_intermediate_size", default=(128, 8)
-    )
+    moe = qwen_experts(f, 128, 8)
     window = f.integer("sliding_window", default=4096) if f.boolean("use_sliding_window", False) else None
     windows = [window] * core.num_layers
     layers = mixed_layers(f, attention, moe, windows, sparse_layers(f, core.num_layers))
@@ -259,9 +251,7 @@ def read_mellum(f: ConfigFields, name: str) -> ModelSpec:
     attention = grouped_attention(
         f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
     )
-    moe = read_moe(
-        f, experts=("num_experts", "num_local_experts"), expert_ffn="moe_intermediate_size", default=(64, 8)
-    )
+    moe = qwen_experts(f, 64, 8)
     window = stated_window(f, 1024)
     windows = windows_per_layer(f, core.num_layers, window, [False] * core.num_layers)
     layers = mixed_layers(f, attention, moe, windows, sparse_from(f, core.num_layers, 0))
@@ -359,13 +349,7 @@ def read_flint(f: ConfigFields, name: str) -> ModelSpec:
     attention = grouped_attention(
         f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
     )
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(256, 6),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=1024),
-    )
+    moe = qwen_experts(f, 256, 6, shared=1024)
     last = core.num_layers - 1
     slides = [not (i < 2 or i % 4 == 1 or i == last) for i in range(core.num_layers)]
     windows = windows_per_layer(f, core.num_layers, f.integer("sliding_window", default=513), slides)

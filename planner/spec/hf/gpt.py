@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.parts import Core, read_core
+from planner.spec.hf.parts import Core, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
 
@@ -43,7 +43,7 @@ def read_gpt2(f: ConfigFields, name: str) -> ModelSpec:
     )
     positions = f.integer("n_positions", "max_position_embeddings", default=1024)
     layer = Layer(attention, mlp, None, norm_bias=True)
-    return _layer_norm_model(f, name, core, layer, tied=True, position_rows=positions, max_position=positions)
+    return replace(_layer_norm_model(f, name, core, layer, positions, tied=True), position_rows=positions)
 
 
 def read_gpt_bigcode(f: ConfigFields, name: str) -> ModelSpec:
@@ -68,7 +68,7 @@ def read_gptj(f: ConfigFields, name: str) -> ModelSpec:
     )
     layer = Layer(attention, mlp, None, norms=1, norm_bias=True, parallel=True)
     positions = f.integer("n_positions", "max_position_embeddings", default=2048)
-    return _layer_norm_model(f, name, core, layer, tied=False, max_position=positions, head_bias=True)
+    return _layer_norm_model(f, name, core, layer, positions, tied=False, head_bias=True)
 
 
 def read_mpt(f: ConfigFields, name: str) -> ModelSpec:
@@ -85,7 +85,7 @@ def read_mpt(f: ConfigFields, name: str) -> ModelSpec:
     ratio = f.integer("expansion_ratio", default=4)
     layer = Layer(attention, Mlp(ratio * hidden, False, False, Activation.GELU), None)
     positions = f.integer("max_seq_len", "max_position_embeddings", default=2048)
-    return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions)
+    return _layer_norm_model(f, name, core, layer, positions, tied=True)
 
 
 def read_gpt_neo(f: ConfigFields, name: str) -> ModelSpec:
@@ -100,15 +100,13 @@ def read_gpt_neo(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     layer = Layer(replace(attention, qkv_bias=False), mlp, None, norm_bias=True)
     positions = f.integer("max_position_embeddings", default=2048)
-    model = _layer_norm_model(
-        f, name, core, layer, tied=True, position_rows=positions, max_position=positions
-    )
+    model = _layer_norm_model(f, name, core, layer, positions, tied=True)
     kinds = _gpt_neo_kinds(f, core.num_layers)
     window = f.integer("window_size", default=256)
     assert layer.attention is not None, "read above"
     slides = replace(layer, attention=replace(layer.attention, window=window))
     layers = tuple(slides if kind == "local" else layer for kind in kinds)
-    return replace(model, layers=layers, assumed=tuple(f.assumed))
+    return replace(model, layers=layers, position_rows=positions, assumed=tuple(f.assumed))
 
 
 def _gpt_neo_kinds(f: ConfigFields, num_layers: int) -> list[str]:
@@ -132,33 +130,24 @@ def _layer_norm_model(
     name: str,
     core: Core,
     layer: Layer,
+    positions: int,
     *,
     tied: bool,
-    max_position: int,
-    position_rows: int = 0,
-    embedding_width: int = 0,
     embedding_norm: bool = False,
-    final_norm: bool = True,
     head_bias: bool = False,
 ) -> ModelSpec:
-    return ModelSpec(
-        name=name,
-        family=str(f.values.get("model_type")),
-        hidden=core.hidden,
-        vocab=core.vocab,
-        layers=(layer,) * core.num_layers,
-        tied_embeddings=f.boolean("tie_word_embeddings", tied),
-        position_rows=position_rows,
-        embedding_width=embedding_width,
-        embedding_norm=embedding_norm,
-        final_norm=final_norm,
+    """The parts around the layers, of so many `positions`, whatever the file calls them."""
+    stated = replace(f, values={**f.values, "max_position_embeddings": positions})
+    return rotary_model(
+        stated,
+        name,
+        core,
+        layer,
+        tied=tied,
+        max_position=positions,
         norm_kind=NormKind.LAYER,
-        norm_bias=layer.norm_bias,
-        norm_weight=layer.norm_weight,
         head_bias=head_bias,
-        max_position=max_position,
-        source=f.file,
-        assumed=tuple(f.assumed),
+        embedding_norm=embedding_norm,
     )
 
 
@@ -171,7 +160,7 @@ def read_gpt_neox(f: ConfigFields, name: str) -> ModelSpec:
     parallel = f.boolean("use_parallel_residual", True)
     layer = Layer(attention, mlp, None, norm_bias=True, parallel=parallel)
     positions = f.integer("max_position_embeddings", default=2048)
-    return _layer_norm_model(f, name, core, layer, tied=False, max_position=positions)
+    return _layer_norm_model(f, name, core, layer, positions, tied=False)
 
 
 def read_opt(f: ConfigFields, name: str) -> ModelSpec:
@@ -184,16 +173,10 @@ def read_opt(f: ConfigFields, name: str) -> ModelSpec:
     layer = Layer(attention, mlp, None, norm_bias=affine, norm_weight=affine)
     positions = f.integer("max_position_embeddings", default=2048)
     before, removed = f.boolean("do_layer_norm_before", True), f.boolean("_remove_final_layer_norm", False)
-    return _layer_norm_model(
-        f,
-        name,
-        core,
-        layer,
-        tied=True,
-        max_position=positions,
-        position_rows=positions + 2,
-        embedding_width=f.optional_integer("word_embed_proj_dim") or core.hidden,
-        final_norm=before and not removed,
+    width = f.optional_integer("word_embed_proj_dim") or core.hidden
+    model = _layer_norm_model(f, name, core, layer, positions, tied=True)
+    return replace(
+        model, position_rows=positions + 2, embedding_width=width, final_norm=before and not removed
     )
 
 
@@ -204,7 +187,7 @@ def read_bloom(f: ConfigFields, name: str) -> ModelSpec:
     attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
     layer = Layer(attention, Mlp(4 * hidden, False, True, Activation.GELU_TANH), None, norm_bias=True)
     positions = f.integer("seq_length", "max_position_embeddings", default=2048)
-    return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions, embedding_norm=True)
+    return _layer_norm_model(f, name, core, layer, positions, tied=True, embedding_norm=True)
 
 
 def _falcon_attention(f: ConfigFields, hidden: int, grouped: bool, bias: bool) -> Attention:
@@ -239,7 +222,7 @@ def read_falcon(f: ConfigFields, name: str) -> ModelSpec:
         attention, mlp, None, norms=_falcon_norms(f, grouped, parallel), norm_bias=True, parallel=parallel
     )
     positions = f.integer("max_position_embeddings", default=2048)
-    return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions)
+    return _layer_norm_model(f, name, core, layer, positions, tied=True)
 
 
 def _falcon_norms(f: ConfigFields, grouped: bool, parallel: bool) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.mixtures import read_moe
+from planner.spec.hf.mixtures import check_chosen, read_moe
 from planner.spec.hf.parts import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
@@ -28,7 +28,6 @@ def read_nemotron_h(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 
     `with_mtp` adds the multi-token-prediction modules (Nemotron 3 Super and Ultra), attention and experts each.
     """
-    f = f.with_defaults(vocab_size=131072, hidden_size=4096)
     kinds = _nemotron_kinds(f)
     core = Core(f.integer("hidden_size"), len(kinds), f.integer("vocab_size"))
     bias = f.boolean("use_bias", False)
@@ -110,9 +109,7 @@ def _nemotron_experts(f: ConfigFields, bias: bool, activation: Activation) -> Mo
     """Experts without gates beside shared ones, which the library builds whatever their number."""
     experts = f.integer("n_routed_experts", "num_local_experts", default=8)
     top_k, groups = f.integer("num_experts_per_tok", default=2), f.integer("n_group", default=1)
-    if top_k > experts:
-        must = f"must be at most the number of experts, {experts}"
-        raise f.error("num_experts_per_tok", must, top_k, "correct one of the two")
+    check_chosen(f, "num_experts_per_tok", top_k, experts)
     return Moe(
         experts, top_k, f.integer("moe_intermediate_size", default=7688), gated=False, expert_bias=False,
         shared_ffn=f.integer("moe_shared_expert_intermediate_size", default=7688), shared_gate=False,
@@ -142,7 +139,6 @@ def _mamba_of(f: ConfigFields, hidden: int, stated: int | None = None) -> StateS
 
 def read_bamba(f: ConfigFields, name: str) -> ModelSpec:
     """Bamba: Mamba-2 or, in a few layers, attention, then a gated MLP."""
-    f = f.with_defaults(vocab_size=128000, hidden_size=4096, num_hidden_layers=32, intermediate_size=14336)
     core = read_core(f)
     with_attention = set(f.integers("attn_layer_indices") or [])
     bias = f.boolean("attention_bias", False)
@@ -159,7 +155,6 @@ def read_bamba(f: ConfigFields, name: str) -> ModelSpec:
 def read_falcon_h1(f: ConfigFields, name: str) -> ModelSpec:
     """Falcon-H1: attention and Mamba-2 side by side in every layer (arXiv 2507.22448, section 2.1), then a gated MLP;
     constants multiply what they read and write. Raises `UnsupportedError` for a bias of one projection alone."""
-    f = f.with_defaults(vocab_size=128000, hidden_size=4096, num_hidden_layers=32, intermediate_size=14336)
     core, bias = read_core(f), f.boolean("attention_bias", False)
     attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
     inner = f.optional_integer("mamba_d_ssm")
@@ -204,7 +199,6 @@ def _granite_block(f: ConfigFields) -> tuple[Mlp | None, Moe | None]:
 
 def read_mamba2(f: ConfigFields, name: str) -> ModelSpec:
     """Mamba-2: nothing but mixers, each after a norm."""
-    f = f.with_defaults(vocab_size=32768, hidden_size=4096, num_hidden_layers=64)
     core = read_core(f)
     heads, width = f.integer("num_heads", default=128), f.integer("head_dim", default=64)
     inner = f.integer("expand", default=2) * core.hidden

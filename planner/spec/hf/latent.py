@@ -12,9 +12,9 @@ from dataclasses import replace
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mixtures import (
-    PUBLISHED_EXPERTS,
     ROUTED,
     blocks_of,
+    check_chosen,
     leading_dense,
     mixed_layers,
     shared_and_routed,
@@ -76,7 +76,6 @@ def read_deepseek_v2(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_deepseek_v3(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """DeepSeek-V3, Kimi K2, Moonlight: `with_mtp` adds the multi-token-prediction modules."""
-    f = f.with_defaults(n_group=8, topk_group=4)
     core = read_core(f)
     attention = latent_attention(f, default_q_rank=1536)
     moe = shared_and_routed(f, ROUTED, experts=256, top_k=8, shared=1)
@@ -88,10 +87,6 @@ def read_deepseek_v3(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 def read_sarvam_mla(f: ConfigFields, name: str) -> ModelSpec:
     """Sarvam 105B: DeepSeek-V3 with queries of full rank and no groups of experts, in its publisher's spelling or the
     library's. No prediction modules are published."""
-    f = f.renamed(PUBLISHED_EXPERTS).with_defaults(
-        vocab_size=262144, hidden_size=4096, num_hidden_layers=32, intermediate_size=16384, num_attention_heads=64,
-        moe_intermediate_size=2048,
-    )  # fmt: skip
     core = read_core(f)
     attention = latent_attention(f, default_q_rank=None)
     moe = shared_and_routed(f, ROUTED, experts=128, top_k=8, shared=1)
@@ -105,23 +100,15 @@ def read_longcat_flash(f: ConfigFields, name: str) -> ModelSpec:
     """LongCat-Flash: two blocks of latent attention and an MLP in a layer, with experts beside them that read what the
     first MLP reads and are added behind the second (arXiv 2509.01322, section 2). A third of what the router can choose
     computes nothing: of 12 experts a token 8 do, on average. The first MLP is listed as a shared expert."""
-    f = f.with_defaults(
-        vocab_size=131072, hidden_size=6144, num_attention_heads=64, moe_topk=12, ffn_hidden_size=12288
-    )  # fmt: skip
     hidden, both = f.integer("hidden_size"), f.optional_integer("num_hidden_layers")
     layers = f.layer_count("num_layers") if f.given("num_layers") or both is None else max(both // 2, 1)
     attention = latent_attention(f, default_q_rank=1536)
     f.integer("q_lora_rank", default=1536)
-    ffn, activation = (
-        f.integer("ffn_hidden_size", "intermediate_size"),
-        f.activation("hidden_act", default=Activation.SILU),
-    )
+    ffn = f.integer("ffn_hidden_size", "intermediate_size")
+    activation = f.activation("hidden_act", default=Activation.SILU)
     top_k, experts = f.integer("moe_topk", "num_experts_per_tok"), f.integer("n_routed_experts", default=512)
     zero = f.integer("zero_expert_num", default=256, least=0)
-    if top_k > experts:
-        raise f.error(
-            "moe_topk", f"must be at most the number of experts, {experts}", top_k, "correct one of the two"
-        )
+    check_chosen(f, "moe_topk", top_k, experts)
     moe = Moe(
         experts, top_k, f.integer("expert_ffn_hidden_size", "moe_intermediate_size", default=2048), gated=True,
         expert_bias=False, shared_ffn=ffn, shared_gate=False, router_bias=f.boolean("router_bias", False),
@@ -146,7 +133,6 @@ def read_glm4_moe_lite(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_mistral4(f: ConfigFields, name: str) -> ModelSpec:
     """Mistral 4: DeepSeek-V3's latent attention and experts, none of the layers dense."""
-    f = f.with_defaults(kv_lora_rank=256, qk_nope_head_dim=64)
     core = read_core(f)
     attention = latent_attention(f, default_q_rank=1024)
     moe = shared_and_routed(f, ROUTED, experts=128, top_k=4, shared=1)

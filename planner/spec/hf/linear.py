@@ -22,9 +22,6 @@ _FULL, _LINEAR, _SLIDING, _CONV = "full_attention", "linear_attention", "sliding
 def read_minimax(f: ConfigFields, name: str) -> ModelSpec:
     """MiniMax-Text-01 and M1: lightning attention, or attention where `layer_types` or `attn_type_list` says so, then
     Mixtral's experts."""
-    f = f.with_defaults(
-        vocab_size=32000, hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, intermediate_size=14336
-    )  # fmt: skip
     core = read_core(f)
     if shared := f.values.get("shared_intermediate_size"):
         raise f.refused(
@@ -63,7 +60,6 @@ def _one_each(f: ConfigFields, kinds: list[str], core: Core) -> list[str]:
 
 def read_lfm2(f: ConfigFields, name: str) -> ModelSpec:
     """LFM2: gated short convolutions and, in a few layers, attention with normed heads; its MLP's width is adjusted."""
-    f = f.with_defaults(vocab_size=65536, hidden_size=2560, num_hidden_layers=32, num_attention_heads=32)
     core = read_core(f)
     kinds = f.words("layer_types", (_FULL, _CONV))
     if kinds is None:
@@ -76,10 +72,6 @@ def read_lfm2(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_lfm2_moe(f: ConfigFields, name: str) -> ModelSpec:
     """LFM2's mixtures of experts behind the first `num_dense_layers`."""
-    f = f.with_defaults(
-        vocab_size=65536, hidden_size=2048, num_hidden_layers=32, intermediate_size=7168,
-        moe_intermediate_size=1792, num_attention_heads=32,
-    )  # fmt: skip
     core = read_core(f)
     kinds = f.words("layer_types", (_FULL, _CONV))
     if kinds is None:
@@ -95,9 +87,6 @@ def read_lfm2_moe(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_lfm3(f: ConfigFields, name: str) -> ModelSpec:
     """LFM3: LFM2's convolutions over more tokens, attention with a gate of every head, norms on both sides."""
-    f = f.with_defaults(
-        vocab_size=128000, hidden_size=2048, num_hidden_layers=24, intermediate_size=7680, num_attention_heads=16
-    )  # fmt: skip
     core, bias = read_core(f), f.boolean("attention_bias", False)
     kinds = f.words("layer_types", (_FULL, _SLIDING, _CONV)) or [
         _FULL if i % 4 == 2 else _SLIDING if i and i % 4 == 0 else _CONV for i in range(core.num_layers)
@@ -140,10 +129,8 @@ def _adjusted_width(f: ConfigFields) -> int:
     width = f.integer("block_ff_dim", "intermediate_size", default=12288)
     if not f.boolean("block_auto_adjust_ff_dim", True):
         return width
-    factor, multiple = (
-        f.values.get("block_ffn_dim_multiplier", 1.0),
-        f.integer("block_multiple_of", default=256),
-    )
+    factor = f.values.get("block_ffn_dim_multiplier", 1.0)
+    multiple = f.integer("block_multiple_of", default=256)
     width = int(2 * width / 3)
     if factor is None:
         return width

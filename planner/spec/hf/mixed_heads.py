@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.mixtures import blocks_of, read_moe, sparse_from, with_groups
+from planner.spec.hf.mixtures import blocks_of, check_chosen, qwen_experts, read_moe, sparse_from, with_groups
 from planner.spec.hf.parts import grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
@@ -70,9 +70,6 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
     input of its own, and their last layers borrow keys and values.
     """
     unified = f.values.get("model_type") == "gemma4_unified_text"
-    f = f.with_defaults(
-        vocab_size=262144, hidden_size=2304, intermediate_size=9216, num_hidden_layers=30, num_attention_heads=8
-    )  # fmt: skip
     side, side_rows = _side_inputs(f, unified)
     core = read_core(f)
     sliding = replace(
@@ -147,16 +144,12 @@ def _global_attention(f: ConfigFields, sliding: Attention) -> Attention:
 
 
 def _gemma4_block(f: ConfigFields) -> tuple[Mlp | None, Moe | None]:
-    ffn, activation = (
-        f.integer("intermediate_size"),
-        f.activation("hidden_activation", default=Activation.GELU_TANH),
-    )
+    ffn = f.integer("intermediate_size")
+    activation = f.activation("hidden_activation", default=Activation.GELU_TANH)
     if not f.boolean("enable_moe_block", False):
         return Mlp(ffn, True, False, activation), None
     experts, top_k = f.integer("num_experts"), f.integer("top_k_experts")
-    if top_k > experts:
-        must = f"must be at most the number of experts, {experts}"
-        raise f.error("top_k_experts", must, top_k, "correct one of the two")
+    check_chosen(f, "top_k_experts", top_k, experts)
     width = f.integer("moe_intermediate_size")
     shared = Moe(
         experts, top_k, width, True, False, ffn, False, False, activation=activation, router_scale=True
@@ -189,10 +182,6 @@ def _expert_layers(
 
 def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
     """Laguna: a softplus gate of every head, heads stated for every layer, a shared expert beside the routed ones."""
-    f = f.with_defaults(
-        vocab_size=100352, hidden_size=2048, intermediate_size=8192, num_hidden_layers=40, num_attention_heads=48,
-        moe_intermediate_size=512,
-    )  # fmt: skip
     core = read_core(f)
     attention = grouped_attention(
         f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
@@ -209,13 +198,7 @@ def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
         )
         for count, kind in zip(heads, types, strict=True)
     ]
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(256, 8),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
-    )
+    moe = qwen_experts(f, 256, 8, shared=512)
     layers = _expert_layers(f, attentions, sparse_from(f, core.num_layers, 1), moe)
     return rotary_model(f, name, core, layers, max_position=131072)
 
@@ -225,10 +208,6 @@ def read_step3p5(f: ConfigFields, name: str) -> ModelSpec:
 
     Lists that go on to the prediction modules are cut to the layers.
     """
-    f = f.with_defaults(
-        vocab_size=128815, hidden_size=4096, intermediate_size=11264, num_hidden_layers=45, num_attention_heads=64,
-        moe_intermediate_size=1280,
-    )  # fmt: skip
     core = read_core(f)
     f = replace(f, values={**f.values, **_without_mtp(f, core.num_layers)})
     if groups := f.optional_integer("num_attention_groups"):
@@ -288,10 +267,6 @@ def _step_sparse(f: ConfigFields, num_layers: int) -> list[bool]:
 def read_mimo_v2_flash(f: ConfigFields, name: str) -> ModelSpec:
     """MiMo-V2-Flash: five sliding layers with sinks and twice the key/value heads to one that sees everything, values
     narrower than keys, no shared expert. Raises `FileInputError` for fields of its remote code that say otherwise."""
-    f = f.with_defaults(
-        vocab_size=152576, hidden_size=4096, intermediate_size=16384, num_hidden_layers=48, num_attention_heads=64,
-        moe_intermediate_size=2048,
-    )  # fmt: skip
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
     sees = grouped_attention(f, core, qkv_bias=bias, kv_heads=4, head_dim=192)
@@ -326,10 +301,6 @@ def read_mimo_v2(f: ConfigFields, name: str) -> ModelSpec:
     """MiMo-V2.5 and V2.6, Flash and Pro: as V2-Flash, with every kind of layer, head and sink stated; the defaults are
     those of PrimeIntellect-ai/prime-rl@5bc3e7a, configuration_mimo_v2.py. Left out: prediction modules, encoders of
     images and sound. Raises `FileInputError` where a layer's kind is not stated."""
-    f = f.with_defaults(
-        vocab_size=152576, hidden_size=4096, intermediate_size=16384, num_hidden_layers=48, num_attention_heads=64,
-        moe_intermediate_size=2048,
-    )  # fmt: skip
     core = read_core(f)
     if f.values.get("n_shared_experts"):
         must = "must be left out: the published modeling code builds none"

@@ -42,11 +42,7 @@ def read_moe(
         must = f"must be what {f.given(*experts)} is, another name of it"
         raise f.error(others[0], must, f"{f.values[others[0]]} and {count}", "leave one of the two out")
     chosen = f.integer(*top_k, default=default[1])
-    if chosen > count:
-        name = f.given(*top_k) or top_k[0]
-        raise f.error(
-            name, f"must be at most the number of experts, {count}", chosen, "correct one of the two"
-        )
+    check_chosen(f, f.given(*top_k) or top_k[0], chosen, count)
     return Moe(
         experts=count,
         top_k=chosen,
@@ -58,6 +54,27 @@ def read_moe(
         router_bias=bias,
         activation=f.activation("hidden_act", default=Activation.SILU),
     )
+
+
+def qwen_experts(
+    f: ConfigFields, experts: int, top_k: int, *, shared: int = 0, shared_gate: bool = False
+) -> Moe:
+    """A mixture under Qwen's names, from its defaults; `shared`: width of the shared expert, 0 without one."""
+    return read_moe(
+        f,
+        experts=("num_experts", "num_local_experts"),
+        expert_ffn="moe_intermediate_size",
+        default=(experts, top_k),
+        shared_ffn=f.integer("shared_expert_intermediate_size", default=shared) if shared else 0,
+        shared_gate=shared_gate,
+    )
+
+
+def check_chosen(f: ConfigFields, name: str, chosen: int, experts: int) -> None:
+    """Raise `FileInputError` where a token is to visit more experts than there are."""
+    if chosen > experts:
+        must = f"must be at most the number of experts, {experts}"
+        raise f.error(name, must, chosen, "correct one of the two")
 
 
 def shared_and_routed(

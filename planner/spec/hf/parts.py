@@ -139,6 +139,7 @@ def rotary_model(
     norm_kind: NormKind = NormKind.RMS,
     head_bias: bool = False,
     wide_norms: bool = False,
+    embedding_norm: bool = False,
 ) -> ModelSpec:
     """The parts around the layers, the same for all these families; a single layer is repeated."""
     if isinstance(layers, Layer):
@@ -150,6 +151,7 @@ def rotary_model(
         vocab=core.vocab,
         layers=layers,
         tied_embeddings=f.boolean("tie_word_embeddings", tied),
+        embedding_norm=embedding_norm,
         norm_kind=norm_kind,
         norm_bias=any(layer.norm_bias for layer in layers),
         norm_weight=all(layer.norm_weight for layer in layers),

@@ -26,19 +26,11 @@ _FULL, _SHARED = "full", "shared"
 
 def read_deepseek_v32(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """DeepSeek-V3.2 and V3.2-Exp: an indexer in every layer."""
-    f = f.with_defaults(
-        vocab_size=129280, hidden_size=7168, num_hidden_layers=61, intermediate_size=18432, num_attention_heads=128,
-        moe_intermediate_size=2048, n_group=8, topk_group=4, max_position_embeddings=163840,
-    )  # fmt: skip
     return _sparse(f, name, with_mtp, [_FULL] * read_core(f).num_layers, q_rank=1536, index_heads=64)
 
 
 def read_glm_moe_dsa(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """GLM-5, whose layers from 5.2 on share what one in four of them chooses (arXiv 2603.12201)."""
-    f = f.with_defaults(
-        vocab_size=154880, hidden_size=6144, num_hidden_layers=78, intermediate_size=12288, num_attention_heads=64,
-        moe_intermediate_size=2048, qk_nope_head_dim=192, v_head_dim=256, max_position_embeddings=202752,
-    )  # fmt: skip
     kinds = _indexer_types(f, read_core(f).num_layers)
     return _sparse(f, name, with_mtp, kinds, q_rank=2048, index_heads=32)
 
@@ -46,19 +38,11 @@ def read_glm_moe_dsa(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 def read_hy_v4(f: ConfigFields, name: str) -> ModelSpec:
     """Hunyuan 4: GLM-5's attention with sinks and a gate, between residual streams to which a branch adds and of which
     it mixes none. Published weights hold prediction modules that the library has not."""
-    f = f.with_defaults(
-        vocab_size=120832, hidden_size=2816, num_hidden_layers=34, intermediate_size=6912, num_attention_heads=32,
-        moe_intermediate_size=768, qk_nope_head_dim=192, v_head_dim=256, max_position_embeddings=262144,
-    )  # fmt: skip
     return _hy_v4(f, name, q_rank=1536, index_heads=16)
 
 
 def read_hy_v4_vl(f: ConfigFields, name: str) -> ModelSpec:
     """The text model of Hunyuan 4 with sight, which is the larger one."""
-    f = f.with_defaults(
-        vocab_size=120832, hidden_size=6144, num_hidden_layers=78, intermediate_size=18432, num_attention_heads=64,
-        moe_intermediate_size=2048, qk_nope_head_dim=192, v_head_dim=256, max_position_embeddings=262144,
-    )  # fmt: skip
     return _hy_v4(f, name, q_rank=2048, index_heads=32)
 
 
@@ -145,10 +129,6 @@ _WINDOWED = {
 def read_dots3(f: ConfigFields, name: str) -> ModelSpec:
     """dots 3: an indexer in the first two layers and one in four, in the others latent attention to a window with heads
     and ranks of its own; a gate of every head, a norm of the rotated key. Constants scale the latents."""
-    f = f.with_defaults(
-        vocab_size=152064, hidden_size=5120, num_hidden_layers=46, intermediate_size=13824, num_attention_heads=128,
-        moe_intermediate_size=1536,
-    )  # fmt: skip
     core = read_core(f)
     indexer = Indexer(
         f.integer("index_n_heads", default=64), f.integer("index_head_dim", default=128),
@@ -218,10 +198,6 @@ def read_mistral_large4(f: ConfigFields, name: str) -> ModelSpec:
     """Mistral Large 4: queries of full rank, scaled by their position; one layer in four rotates nothing, the others
     by frequencies whose factors are trained (a buffer before transformers 5.24); layers may take an earlier one's
     latent keys (`kv_source_layers`) and what an indexer chose for one before them."""
-    f = f.with_defaults(
-        vocab_size=204800, hidden_size=6144, num_hidden_layers=72, intermediate_size=24576, num_attention_heads=64,
-        moe_intermediate_size=6144, qk_nope_head_dim=64,
-    )  # fmt: skip
     f.values = {**f.values, "q_lora_rank": None}  # the library builds none, whatever the file says
     core = read_core(f)
     attention = replace(latent_attention(f, default_q_rank=None), scaled=True, qkv_bias=False)
@@ -279,10 +255,6 @@ def _rotating(f: ConfigFields, layers: int) -> list[int]:
 def read_minimax_m3(f: ConfigFields, name: str) -> ModelSpec:
     """MiniMax-M3: per-head norms of q and k, clamped quick GELU, a shared expert; the library builds one, whatever the
     files say, and takes every layer to attend to all keys where nothing is said of it."""
-    f = f.with_defaults(
-        vocab_size=200064, hidden_size=6144, num_hidden_layers=60, intermediate_size=3072, num_attention_heads=64,
-        dense_intermediate_size=12288,
-    )  # fmt: skip
     core = read_core(f)
     refuse_unread(f, "attention_output_gate")
     attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128)

@@ -170,9 +170,6 @@ def read_granitemoe_swa(f: ConfigFields, name: str) -> ModelSpec:
 def read_muse_glimmer(f: ConfigFields, name: str) -> ModelSpec:
     """Muse Glimmer: gated attention that slides in all but every fourth layer, counted from the last; norms on both
     sides. Raises `UnsupportedError` for biases, which its gate has not."""
-    f = f.with_defaults(
-        vocab_size=202048, hidden_size=6656, intermediate_size=19968, num_hidden_layers=52, num_attention_heads=32
-    )  # fmt: skip
     core = read_core(f)
     if f.boolean("attention_bias", False):
         raise f.refused(

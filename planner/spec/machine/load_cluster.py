@@ -28,9 +28,8 @@ from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
 from planner.spec.machine.architecture import ANY_DEVICE, GPU
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
-from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError, LinkKind
+from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError
 from planner.spec.machine.fabric_text import GRAMMAR, looks_like_shorthand, parse_shorthand
-from planner.spec.machine.fabric_text import parse_fabric as parse_fabric
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _ACCELERATORS = _PACKAGE / "catalog" / "accelerators"
@@ -64,10 +63,8 @@ def _checked(document: Mapping[str, Any], path: str, model: type[FileType]) -> F
     here = [
         field_must(found) for found in errors if _dotted(found["loc"], document) == field
     ]  # a union has several
-    must, hint = (
-        str(raised) if raised else " or ".join([here[0], *(m.removeprefix("must be ") for m in here[1:])]),
-        "",
-    )
+    must = str(raised) if raised else " or ".join([here[0], *(m.removeprefix("must be ") for m in here[1:])])
+    hint = ""
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"])
         hint = "known: " + ", ".join(known)
@@ -257,18 +254,3 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
         beyond = beyond_any_nic(said.speed, "device")
         whole = replace(whole, assumed=(speed, *beyond, *whole.assumed))
     return whole if gpus is None else whole.with_devices(gpus)
-
-
-def build_cluster(
-    accelerator: Accelerator | str,
-    gpus: int,
-    devices_per_node: int,
-    scale_up_domain: int | None = None,
-    fabric_kind: LinkKind | None = None,
-    node_injection_bandwidth: float | None = None,
-) -> Cluster:
-    """A cluster from figures; None means as in the accelerator's typical node. See `assemble_cluster`."""
-    chip = load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
-    return assemble_cluster(
-        chip, gpus, devices_per_node, scale_up_domain, fabric_kind, node_injection_bandwidth
-    )

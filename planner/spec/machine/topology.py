@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planner.spec.findings import Finding, finding
 from planner.spec.machine.cluster import Accelerator, Cluster, LinkKind, Tier
 from planner.spec.machine.torus import Torus
-
-if TYPE_CHECKING:
-    import networkx
 
 # Nominal time of one hop [s]. NVLink, PCIe, network: hop of the LL128 ring in NCCL's own tuning model
 # (NVIDIA/nccl@5067397 src/graph/tuning.cc). xGMI: ring Simple in RCCL's (ROCm/rccl@0cbce2a). EFA: the
@@ -189,26 +186,3 @@ def said_of_host(cluster: Cluster) -> tuple[Finding, ...]:
     if joined.kind is not LinkKind.PCIE or joined.size < _SHARED_BRIDGES or measured:
         return ()
     return (finding("shared_bridges", devices=joined.size),)
-
-
-def topology_graph(wiring: Wiring) -> networkx.Graph[str]:
-    """The fabric as a graph of levels, one vertex each (the fabric is symmetric, so one stands for all).
-
-    Vertices carry `size` (devices under one), `count` (how many there are), `kind`; edges `capacity` of one
-    link [bytes/s], `multiplicity` (links from one vertex below), `total` (all links of the level [bytes/s]).
-    """
-    import networkx
-
-    graph: networkx.Graph[str] = networkx.Graph(name=wiring.accelerator.name)
-    graph.add_node(DEVICE, size=1, count=wiring.num_devices, kind=None)
-    for level in levels(wiring):
-        graph.add_node(level.name, size=level.size, count=wiring.num_devices // level.size, kind=level.kind)
-        total = level.capacity * level.multiplicity * graph.nodes[level.below]["count"]
-        graph.add_edge(
-            level.below,
-            level.name,
-            capacity=level.capacity,
-            multiplicity=level.multiplicity,
-            total=total,
-        )
-    return graph

@@ -10,12 +10,10 @@ import pytest
 
 from planner.cost.exchanges import exchanges
 from planner.cost.flops import (
-    attention_work,
     chosen_pairs,
     indexer_backward_flops,
     indexer_flops,
     layer_gemms,
-    model_flops,
     seen_pairs,
     taught_pairs,
 )
@@ -36,7 +34,7 @@ from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import SparseKernel
-from tests.problems import costs, problem
+from tests.problems import costs, problem, work_of_attention
 
 M3 = load_model("minimax-m3")
 B200 = Device(SparseKernel.CUDNN, Architecture.BLACKWELL, 2250e12, 80e12, 8e12, 126 * 2**20)
@@ -116,7 +114,6 @@ class TestWork:
         """2 (d + d) a and, of the loss, 2 d a + 4 d_i h_i a pair: scores made again are not counted."""
         a = sparse_of(M3)
         pairs = seen_pairs(a, 8192)
-        assert attention_work(a, 1, 8192) == 2 * 256 * 64 * pairs
         assert indexer_flops(a, 10) == 2 * 128 * 4 * 10
         projections = 2 * 8192 * 6144 * 5 * 128
         assert indexer_backward_flops(a, 6144, 8192) == projections + (2 * 128 * 64 + 4 * 128 * 4) * pairs
@@ -133,7 +130,7 @@ class TestWork:
             assert weights + norms == layer_parameters(layer, 512).total
 
     def test_work_grows_slower_than_the_square(self) -> None:
-        short, long = (model_flops(M3, 1, s).forward_attention_work / s for s in (8192, 1_048_576))
+        short, long = (work_of_attention(M3, s) / s for s in (8192, 1_048_576))
         assert long / short < 20  # 3 of 60 layers see everything; the square: 128
 
 

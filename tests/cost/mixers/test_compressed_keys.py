@@ -32,7 +32,7 @@ from planner.spec.indexer import Compression
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from tests.problems import costs, problem
+from tests.problems import costs, problem, work_of_attention
 
 SMALL: dict[str, Any] = {
     "model_type": "deepseek_v4", "vocab_size": 1280, "hidden_size": 256, "num_hidden_layers": 4,
@@ -128,7 +128,7 @@ class TestWork:
 
     def test_work_grows_slower_than_the_square(self) -> None:
         flash = load_model("deepseek-v4-flash")
-        short, long = (model_flops(flash, 1, s).forward_attention_work / s for s in (8192, 1_048_576))
+        short, long = (work_of_attention(flash, s) / s for s in (8192, 1_048_576))
         assert long / short < 10  # the square: 128
 
     def test_core_reads_one_key_that_is_the_value(self) -> None:

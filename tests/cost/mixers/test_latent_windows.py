@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.cost.device.updates import attention_tensors
-from planner.cost.flops import layer_gemms, model_flops
+from planner.cost.flops import layer_gemms
 from planner.cost.memory.activations import layer_activations
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, UnsupportedError
@@ -21,7 +21,7 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from tests.problems import costs, problem
+from tests.problems import costs, problem, work_of_attention
 
 SMALL: dict[str, Any] = {
     "model_type": "dots3_note", "vocab_size": 1280, "hidden_size": 256, "num_hidden_layers": 8,
@@ -120,7 +120,7 @@ class TestWork:
 
     def test_a_window_bounds_the_pairs_of_its_layers(self) -> None:
         """Five of eight layers: 32 heads of 256 and 128 values see 128 keys, at length."""
-        found = [model_flops(read(use_dsa=False), 1, s).forward_attention_work for s in (4096, 4097)]
+        found = [work_of_attention(read(use_dsa=False), s) for s in (4096, 4097)]
         square = 2 * 128 * (192 + 128) * 4097 * 3
         assert found[1] - found[0] == 2 * 32 * (256 + 128) * 128 * 5 + square
 

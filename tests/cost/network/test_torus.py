@@ -18,9 +18,10 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.torus import links_of, torus_links
 from planner.cost.network.traffic import GroupLinks, group_links, pipeline_links
+from planner.spec.machine.build_cluster import assemble_cluster
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkRates
-from planner.spec.machine.load_cluster import build_cluster, load_cluster
+from planner.spec.machine.load_cluster import load_accelerator, load_cluster
 from planner.spec.machine.torus import Torus
 
 CUBE = Torus((4, 4, 4), (45e9, 45e9, 45e9), 4, cubes=True)  # TPU v4
@@ -130,7 +131,7 @@ def test_messages_pass_one_link() -> None:
 
 def test_slices_exchange_what_each_device_has() -> None:
     """Two slices of 64 v5p: gathers inside at 540 GB/s, and half of each device's share over its own 6.25 GB/s."""
-    two = build_cluster("tpu-v5p", 128, 4, 64)
+    two = assemble_cluster(load_accelerator("tpu-v5p"), 128, 4, 64)
     group, links = group_links(1.0, 128.0, two), rates_of(two)
     size, fabric = 1e9, links.fabric
     inside = size * 63 / 64 / 540e9 + 6e-6
@@ -140,7 +141,7 @@ def test_slices_exchange_what_each_device_has() -> None:
 
 
 def test_one_slice_alone_has_nothing_between() -> None:
-    two = build_cluster("tpu-v5p", 128, 4, 64)
+    two = assemble_cluster(load_accelerator("tpu-v5p"), 128, 4, 64)
     alone = load_cluster("tpu-v5p", 64)
     for time in (all_gather_time, reduce_scatter_time, all_reduce_time):
         here, there = (

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from planner.answer.estimate import make_estimate
 from planner.ask.request import Request
 from planner.cost.network.traffic import boundary_tier, group_links, least_inside, pipeline_links
-from planner.spec.machine.load_cluster import build_cluster, load_accelerator, load_cluster
+from planner.spec.machine.build_cluster import assemble_cluster
+from planner.spec.machine.load_cluster import load_accelerator, load_cluster
 from tests.problems import cluster
 
 SPECS = Path(__file__).parents[3] / "cluster_specs"
@@ -180,6 +181,6 @@ def test_a_group_in_a_mesh_has_the_links_of_its_pairs(
 
 def test_a_message_in_a_mesh_takes_a_pairs_links_and_a_switch_gives_all() -> None:
     assert cluster("1x8 v100 100G-ib").tiers[0].hop_bandwidth == 25e9
-    switched = build_cluster(load_accelerator("v100"), 16, 16, 16)  # DGX-2
+    switched = assemble_cluster(load_accelerator("v100"), 16, 16, 16)  # DGX-2
     assert switched.tiers[0].hop_bandwidth == 150e9
     assert float(group_links(1.0, 2.0, switched).scale_up) == 150e9

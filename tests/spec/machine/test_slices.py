@@ -8,7 +8,8 @@ import pytest
 
 from planner.errors import InputError, PlannerError
 from planner.report.words import texts
-from planner.spec.machine.load_cluster import build_cluster, load_accelerator, load_cluster
+from planner.spec.machine.build_cluster import assemble_cluster
+from planner.spec.machine.load_cluster import load_accelerator, load_cluster
 from planner.spec.machine.torus import Torus
 
 V5P = Torus((16, 20, 28), (90e9, 90e9, 90e9), 4, cubes=True)
@@ -110,7 +111,7 @@ def test_a_slice_of_a_cluster_has_its_shape_and_says_so() -> None:
 
 
 def test_several_slices_of_a_pod() -> None:
-    two = build_cluster("tpu-v5p", 128, 4, 64)
+    two = assemble_cluster(load_accelerator("tpu-v5p"), 128, 4, 64)
     assert two.tiers[0].torus == Torus((4, 4, 4), V5P.links, 4, cubes=True)
     assert [tier.size for tier in two.tiers] == [64, 128]
 
@@ -136,10 +137,10 @@ def test_a_number_without_a_grid_is_several_slices(devices: int, slice_: int) ->
 
 def test_a_domain_without_a_grid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="16 x 16") as refused:
-        build_cluster("tpu-v6e", 8 * 17, 8, 8 * 17)
+        assemble_cluster(load_accelerator("tpu-v6e"), 8 * 17, 8, 8 * 17)
     assert "node.scale_up.torus" in refused.value.hint
     with pytest.raises(InputError, match="whole cubes of 4 along each axis"):
-        build_cluster("tpu-v5p", 96, 4, 96)
+        assemble_cluster(load_accelerator("tpu-v5p"), 96, 4, 96)
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
     with pytest.raises(InputError, match="grid within 4 x 4 x 4"):  # one slice, and nothing beyond it

@@ -18,8 +18,8 @@ from planner.spec.machine.topology import (
     FabricTier,
     Wiring,
     derive_tiers,
+    levels,
     said_of_host,
-    topology_graph,
 )
 
 H100_NODES = Wiring(
@@ -34,6 +34,21 @@ H100_NODES = Wiring(
     fabric=LinkKind.ROCE,
     tiers=(FabricTier("pod", 256), FabricTier("core", 1024, 4.0)),
 )
+
+
+def topology_graph(wiring: Wiring) -> "networkx.Graph[str]":
+    """The fabric as a graph of levels, one vertex each (the fabric is symmetric, so one stands for all)."""
+    graph: networkx.Graph[str] = networkx.Graph()
+    graph.add_node(DEVICE, size=1, count=wiring.num_devices, kind=None)
+    for level in levels(wiring):
+        graph.add_node(level.name, size=level.size, count=wiring.num_devices // level.size, kind=level.kind)
+        total = (
+            level.capacity * level.multiplicity * graph.nodes[level.below]["count"]
+        )  # of all links of the level
+        graph.add_edge(
+            level.below, level.name, capacity=level.capacity, multiplicity=level.multiplicity, total=total
+        )
+    return graph
 
 
 def test_p4d_shares_four_nics_between_eight_gpus() -> None:

@@ -1,7 +1,7 @@
 """How fast is one network port of a node, and how many are there, in words like "4x HDR", "200 Gb/s, 4 NICs per node"?
 
 A rate is stated, or follows from a generation ("HDR") or a card ("ConnectX-7"); a count stands before the rate, behind
-it, or with what is counted. Left out: which fabric it is, and what a text leaves open (`fabric_text.py`).
+it, or with what is counted. Left out: which fabric it is, and what a text leaves open (`fabrics.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,89 @@
+"""What is known of a model_type before its file is read? Its reader, names and defaults of its fields, plain layers.
+
+`families.json` has a row for each; one that is `like` another holds what differs from it. Left out: what a field means,
+which the readers know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.spec.attention import QkNorm
+from planner.spec.hf.load_tables import load_tables
+from planner.spec.layer import Activation, NormKind
+
+Switch = bool | tuple[str, bool]  # what holds, or the field that says so and what holds where it is left out
+
+
+class Row(BaseModel):
+    """A part of a row of `families.json`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlainExperts(Row):
+    """A mixture in every layer. `names`: spellings of the number of experts; `count`, `top_k`: of experts and of those
+    that a token visits; `shared`: the field that holds the width of a shared expert, none by default."""
+
+    names: tuple[str, ...]
+    count: int
+    top_k: int
+    shared: str = ""
+
+
+class PlainLayers(Row):
+    """Layers that are all alike: a Llama's, but for this. Numbers hold where a file leaves them out.
+
+    `bias`: of attention's projections, `out_bias`: of its output where that differs; `window`: every layer sees
+    `sliding_window` tokens where that is given.
+    """
+
+    bias: Switch = False
+    out_bias: Switch | None = None
+    mlp_bias: Switch = False
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    qk_norm: QkNorm = QkNorm.NONE
+    window: bool = False
+    gated: bool = True
+    activation: Activation = Activation.SILU
+    experts: PlainExperts | None = None
+    norms: int = 2
+    norm: NormKind = NormKind.RMS
+    norm_bias: bool = False
+    norm_weight: bool = True
+    embedding_norm: bool = False
+    head_bias: Switch = False
+    tied: bool = False
+    max_position: int
+
+
+class Family(Row):
+    """One model_type. `reader`: module and function; `mtp`: can it also count modules of multi-token prediction?
+    `renamed`: names of the library, and what the file calls these fields; `defaults`: what holds where a field is left
+    out or null; `about`: what sets plain `layers` apart."""
+
+    reader: str = "dense.read_plain"
+    mtp: bool = False
+    renamed: Mapping[str, str] = {}
+    defaults: Mapping[str, int] = {}
+    layers: PlainLayers | None = None
+    about: str = ""
+
+
+def families() -> dict[str, Any]:
+    """The rows of all families by model_type, as they stand in the file."""
+    rows: dict[str, Any] = load_tables("families")["families"]
+    return rows
+
+
+@cache
+def family(model_type: str) -> Family:
+    """The row of a model_type."""
+    row = dict(families()[model_type])
+    like = row.pop("like", None)
+    return Family.model_validate({**families()[like], **row} if like else row)
