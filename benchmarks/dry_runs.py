@@ -54,24 +54,22 @@ def judged(row: Row, configs: Path, folder: Path) -> Judged:
     failed = row["oom"] == "True"
     known = {name: None if failed else float(row[column]) for name, column in MEASURED.items()}
     began = time.process_time()
-    verdict, peaks, reason = "", (None, None), ""
+    told, reason = None, ""
     try:
-        memory = make_dryrun(question_of(row, configs, folder), AllocatorSettings()).worst
-        verdict = str(memory.verdict)
-        peaks = memory.allocated_peak / GIB, memory.reserved_peak / GIB
+        told = make_dryrun(question_of(row, configs, folder), AllocatorSettings()).worst
     except UnsupportedError as error:
         reason = error.given
-    seconds = time.process_time() - began
     return Judged(
-        row["id"],
-        settings_of(row),
-        failed,
-        verdict,
-        *peaks,
-        known["allocated"],
-        known["reserved"],
-        seconds,
-        reason,
+        id=row["id"],
+        settings=settings_of(row),
+        failed=failed,
+        verdict=str(told.verdict) if told else "",
+        allocated=told.allocated_peak / GIB if told else None,
+        reserved=told.reserved_peak / GIB if told else None,
+        measured_allocated=known["allocated"],
+        measured_reserved=known["reserved"],
+        seconds=time.process_time() - began,
+        reason=reason,
     )
 
 
