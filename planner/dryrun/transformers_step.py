@@ -7,7 +7,7 @@ loading of weights, which is over before the first step.
 from __future__ import annotations
 
 import gc
-import importlib
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.initialization import no_init_weights
 
 from planner.dryrun.autocast import cuda_policies
 from planner.dryrun.on_cuda import cuda_branches
@@ -25,12 +26,6 @@ from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.values import Values
 from planner.errors import InputError, PlannerError, UnsupportedError
 
-_ASK_FOR_TRACES: Final = (
-    "masking_utils",
-    "modeling_utils",
-    "modeling_attn_mask_utils",
-    "modeling_flash_attention_utils",
-)
 _TRACED: Final = "is_tracing"
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -45,7 +40,8 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     with _on_device(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
         try:
             model = _built(recipe, config, recorder)
-            _step_twice(recipe, model, config, recorder)
+            with _not_traced():
+                _step_twice(recipe, model, config, recorder)
         except PlannerError:
             raise
         except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
@@ -69,15 +65,19 @@ def _on_device() -> Iterator[None]:
         transformers.logging.set_verbosity_error()
         stack.enter_context(cuda_policies())
         stack.enter_context(cuda_branches())
-        stack.enter_context(_not_traced())
         yield
 
 
 @contextmanager
 def _not_traced() -> Iterator[None]:
-    """transformers takes fake tensors for a trace, and makes masks then that it leaves out otherwise."""
-    modules = [importlib.import_module(f"transformers.{name}") for name in _ASK_FOR_TRACES]
-    before = [getattr(module, _TRACED) for module in modules]
+    """transformers takes fake tensors for a trace, and makes masks then that it leaves out otherwise.
+
+    To be entered when the model's own modules are loaded.
+    """
+    modules = [
+        one for name, one in sys.modules.items() if name.startswith("transformers.") and _TRACED in vars(one)
+    ]
+    before = [vars(module)[_TRACED] for module in modules]
     try:
         for module in modules:
             setattr(module, _TRACED, lambda tensor=None: False)
@@ -111,7 +111,7 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     held = getattr(torch, recipe.weights.held)
     torch.set_default_dtype(held)
     try:
-        with transformers.initialization.no_init_weights():
+        with no_init_weights():
             model = transformers.AutoModelForCausalLM.from_config(
                 config, attn_implementation=recipe.attention, dtype=held
             )

@@ -1,0 +1,39 @@
+"""Are dry runs as far from steps measured on a GPU as the docs say? Needs PyTorch, transformers and peft."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from benchmarks.dry_runs import Judged, errors, judged, section
+
+DATA = Path(__file__).parents[3] / "shared"
+RUNS, CONFIGS = DATA / "data" / "device" / "transformers_one_gpu.csv", DATA / "device" / "configs"
+FEW = ("0", "43", "53", "57", "94")  # plain, autocast, experts, adapters; one that ran out of memory
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RUNS.exists(), reason="the measured runs lie outside the repository")
+def test_measured_steps_are_met(tmp_path: Path) -> None:
+    for name in ("torch", "transformers", "peft"):
+        pytest.importorskip(name)
+    with RUNS.open(newline="", encoding="utf-8") as lines:
+        found = [judged(row, CONFIGS, tmp_path) for row in csv.DictReader(lines) if row["id"] in FEW]
+    assert abs(errors(found, "allocated")).max() < 0.001
+    assert abs(errors(found, "reserved")).max() < 0.01
+    assert [one.verdict for one in found] == ["fits"] * 4 + ["does_not_fit"]
+
+
+def test_a_section_counts_verdicts_and_tells_what_was_not_run() -> None:
+    ran = Judged("1", "small", False, "fits", 10.0, 11.0, 10.0, 10.0, 1.0)
+    failed = Judged("2", "large", True, "borderline", 90.0, 95.0, None, None, 1.0)
+    unrun = Judged("3", "compiled", False, "", None, None, 5.0, 6.0, 0.0, "torch.compile")
+    text = section([ran, failed, unrun])
+    assert text.startswith(
+        "2 of 3 runs can be run dry: 0 of 1 recorded failures are called a fit, 0 of 1 that ran no"
+    )
+    assert "| small | fits | 10.00 / 10.00 (+0.00%) | 11.00 / 10.00 (+10.00%) |" in text
+    assert "| large | borderline | 90.00 / out of memory | 95.00 / out of memory |" in text
+    assert "| compiled | not run: torch.compile | | |" in text
