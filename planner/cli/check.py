@@ -25,7 +25,7 @@ from planner.cli.files import (
 )
 from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
-from planner.dialect import option
+from planner.dialect import in_words, option
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def check_files(files: Mapping[str, str], asked: Question, config_file: str | No
         "legal": not (broken or refused or parsed.unknown),
         "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in (*broken, *refused)],
         "unknown_options": list(parsed.unknown),
-        "notes": [*said, *told, *parsed.notes, *assumed, *_full_length(problem)],
+        "notes": [in_words(note) for note in (*said, *told, *parsed.notes, *assumed, *_full_length(problem))],
         "verdict": "not_costed",
         "better": None,
     }
