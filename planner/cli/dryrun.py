@@ -29,6 +29,12 @@ def dryrun(
             help="PYTORCH_CUDA_ALLOC_CONF of the run, such as expandable_segments:True.",
         ),
     ] = "",
+    largest: Annotated[
+        bool, typer.Option("--largest", help="Also find the largest micro-batch that runs.")
+    ] = False,
+    longest: Annotated[
+        bool, typer.Option("--longest", help="Also find the longest sequence that runs.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Run the real training step without a device. What PyTorch allocates and reserves, when, and for what."""
@@ -38,5 +44,5 @@ def dryrun(
 
     settings = read_alloc_conf(alloc_conf)
     with progress("running the step"):
-        found = make_dryrun(asked, settings)
+        found = make_dryrun(asked, settings, largest, longest)
     return tell(Answer(found.fits, dryrun_facts(found), dryrun_document(found)), as_json)

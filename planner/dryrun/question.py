@@ -5,8 +5,8 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
@@ -21,8 +21,10 @@ from planner.catalog.stack_options import (
 )
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recording import Recording
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding
@@ -32,6 +34,9 @@ from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 _RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+LENGTHS: Final = 256  # tokens by which sequences are tried
+MOST_TOKENS: Final = 2**22
+MOST_SEQUENCES: Final = 2**14
 _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ALL_LINEAR: "all-linear",
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -55,6 +60,10 @@ class DryRun:
     """Packages that were run, and their versions."""
     ranks: tuple[RankMemory, ...]
     estimated_peak: float
+    largest_micro_batch: int | None
+    """That runs at this sequence length, 0 where none does; None where it was not sought."""
+    longest_sequence: int | None
+    """That runs at this micro-batch, in steps of `LENGTHS` tokens."""
     assumptions: tuple[Finding, ...]
 
     @property
@@ -68,8 +77,10 @@ class DryRun:
         return max(self.ranks, key=lambda one: one.reserved_peak)
 
 
-def make_dryrun(asked: Question, settings: AllocatorSettings) -> DryRun:
-    """The dry run of one named configuration.
+def make_dryrun(
+    asked: Question, settings: AllocatorSettings, largest: bool = False, longest: bool = False
+) -> DryRun:
+    """The dry run of one named configuration; with the `largest` micro-batch and the `longest` sequence that run.
 
     Raises `InputError` for an illegal configuration or a missing package, `UnsupportedError` for what cannot be run.
     """
@@ -80,9 +91,10 @@ def make_dryrun(asked: Question, settings: AllocatorSettings) -> DryRun:
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
     recipe = recipe_of(problem, config, hf_fields(problem.model))
-    capability = _capability(problem)
-    recorded = _step()(recipe, capability)
-    memory = memory_of(recorded, settings, allocator_limit(problem, asked))
+    run = _Runs(
+        _step(), _capability(problem), settings, allocator_limit(problem, asked), problem.model.position_rows
+    )
+    memory = run.memory(recipe)
     return DryRun(
         model=problem.model.name,
         accelerator=problem.cluster.accelerator.name,
@@ -92,8 +104,42 @@ def make_dryrun(asked: Question, settings: AllocatorSettings) -> DryRun:
         software=_software(),
         ranks=(memory,),
         estimated_peak=estimate.choices[0].memory.peak,
+        largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
+        longest_sequence=run.longest_sequence(recipe) if longest else None,
         assumptions=(*assumed, *defaults),
     )
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Dry runs on one device: `limit` is what its allocator can have [bytes]; `positions`: learned ones of the model, 0
+    where there are none."""
+
+    record: Callable[[Recipe, tuple[int, int]], Recording]
+    capability: tuple[int, int]
+    settings: AllocatorSettings
+    limit: int
+    positions: int
+
+    def memory(self, recipe: Recipe) -> RankMemory:
+        return memory_of(self.record(recipe, self.capability), self.settings, self.limit)
+
+    def largest_micro_batch(self, recipe: Recipe) -> int:
+        def peak(number: int) -> tuple[bool, float]:
+            return self._peak(replace(recipe, micro_batch=number))
+
+        return largest_that_fits(peak, recipe.micro_batch, self.limit, MOST_SEQUENCES)
+
+    def longest_sequence(self, recipe: Recipe) -> int:
+        def peak(number: int) -> tuple[bool, float]:
+            return self._peak(replace(recipe, seq_len=number * LENGTHS))
+
+        most = (self.positions or MOST_TOKENS) // LENGTHS
+        return LENGTHS * largest_that_fits(peak, recipe.seq_len // LENGTHS, self.limit, most)
+
+    def _peak(self, recipe: Recipe) -> tuple[bool, float]:
+        memory = self.memory(recipe)
+        return memory.out_of_memory is None, memory.reserved_peak
 
 
 def allocator_limit(problem: Problem, asked: Question) -> int:

@@ -70,7 +70,7 @@ class Recipe:
     """Accumulated before the update."""
     weights: Weights = Weights.BF16
     attention: str = "sdpa"
-    """`attn_implementation`: "sdpa" or "eager"."""
+    """`attn_implementation`: "eager", or "sdpa" where the model has it."""
     experts: str | None = None
     """`experts_implementation`: "grouped_mm" or "eager"; None: as transformers has it."""
     checkpointing: Checkpointing = Checkpointing.NONE

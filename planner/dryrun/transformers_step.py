@@ -113,7 +113,7 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     try:
         with no_init_weights():
             model = transformers.AutoModelForCausalLM.from_config(
-                config, attn_implementation=recipe.attention, dtype=held
+                config, attn_implementation="eager" if recipe.attention == "eager" else None, dtype=held
             )
     finally:
         torch.set_default_dtype(torch.float32)

@@ -15,10 +15,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from planner.errors import UnsupportedError
 
-LARGEST: Final = 2**20  # elements of a tensor whose values are computed
+LARGEST: Final = 2**23  # elements of a tensor whose values are computed
 _VALUE: Final = "_planner_value"
 _ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _NONZERO: Final = torch.ops.aten.nonzero.default
+_CHOOSES: Final = (torch.ops.aten.topk.default, torch.ops.aten.argmax.default)
 
 
 def give_value(fake: Any, value: Any) -> None:
@@ -43,19 +44,26 @@ class Values:
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: list[Any]) -> None:
         """Compute what an operation gave or changed, where everything that it took has a value."""
         changes = func._schema.is_mutable
-        if not changes and not (out and all(_is_followed(one) for one in out)):
+        if not changes and not (out and _is_followed(out[-1])):
             return
         taken = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if any(_value(one) is None for one in taken) or torch.Tag.nondeterministic_seeded in func.tags:
             for one in _changed(func, args) if changes else ():
                 if hasattr(one, _VALUE):
                     delattr(one, _VALUE)
+            if func in _CHOOSES and self.experts and args[0].shape[-1] == self.experts:
+                self._deal(out[-1])
             return
         args, kwargs = tree_map_only(torch.Tensor, _value, (args, kwargs))
         with unset_fake_temporarily():
             values = func(*args, **kwargs)
         for one, value in zip(out, values if isinstance(values, (tuple, list)) else [values], strict=False):
             give_value(one, value)
+
+    def _deal(self, chosen: Any) -> None:
+        """Say which experts tokens choose: one after the other, so that all get equally many."""
+        with unset_fake_temporarily():
+            give_value(chosen, torch.arange(chosen.numel()).remainder(self.experts).view(chosen.shape))
 
     def _number(self, tensor: Any) -> Any:
         value = _value(tensor)

@@ -45,6 +45,8 @@ def dryrun_facts(found: DryRun) -> dict[str, Any]:
         "configuration": found.configuration,
         "stack": found.stack,
         "software": dict(found.software),
+        "largest_micro_batch": found.largest_micro_batch,
+        "longest_sequence": found.longest_sequence,
         "ranks": [_rank_facts(rank) for rank in found.ranks],
         "assumptions": dumped(found.assumptions),
     }
@@ -89,6 +91,10 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
         ),
         ("ran", f"{worst.operations:,} operations", f"a step, of {ran}"),
     ]
+    if found.largest_micro_batch is not None:
+        rows.append(("largest", f"micro-batch {found.largest_micro_batch:,}", "runs, all else as it is"))
+    if found.longest_sequence is not None:
+        rows.append(("longest", f"{found.longest_sequence:,} tokens", "run, all else as it is"))
     failed = worst.out_of_memory
     if failed is not None:
         held = f"{_gib(failed.allocated)} allocated, {_gib(failed.unallocated)} reserved but unallocated"
