@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
@@ -35,6 +36,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is _DEVICE:  # asked more often than all else together
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
         named = kwargs or {}
         known, out = self._values.answered(func, args)
         if not known:
@@ -42,7 +45,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if not func.is_view:
+        if func.namespace == "aten" and not func.is_view:
             self._write(func, args, named, made)
         return out
 
@@ -128,4 +131,5 @@ def _shape(tensor: Any) -> Shape:
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
+_DEVICE: Final = torch.ops.prim.device.default
 _DTYPES: Final = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}
