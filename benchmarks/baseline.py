@@ -43,6 +43,7 @@ COMMANDS: Final = (
     "size llama-3.1-70b dgx-h100 --days 30 --tokens 2T",
     "compare llama-3.1-70b dgx-h100 dgx-a100 --gpus 256",
 )
+_JUDGED: Final = ("step_time_dense", "step_time_moe", "memory", "oom")
 Figures = dict[str, Any]
 
 
@@ -58,7 +59,7 @@ def accuracy(data: Path) -> Figures:
     """Errors of step times and peaks by source of the published runs."""
     summary = _run("accuracy", data / "measured/runs.csv", data / "measured/models.json")["summary"]
     return {
-        name: {what: part[what] for what in ("step_time", "memory") if part.get(what)}
+        name: {what: part[what] for what in _JUDGED if part.get(what)}
         for name, part in summary["sources"].items()
     } | {name: summary[name] for name in ("headline_dense", "headline_moe", "step_time_hybrid")}
 

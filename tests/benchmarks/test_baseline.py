@@ -36,3 +36,17 @@ def test_lines_are_those_of_the_files(tmp_path: Path) -> None:
 
 def test_twelve_commands_are_timed() -> None:
     assert len(set(baseline.COMMANDS)) == 12
+
+
+def test_accuracy_keeps_what_every_source_is_judged_by(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    step, peak = {"rows": 9, "median": 0.02}, {"rows": 3, "median": 0.03}
+    source = {"rows": 9, "status": {"ok": 9}, "step_time_dense": step, "step_time_moe": None, "memory": peak}
+    heads = ("headline_dense", "headline_moe", "step_time_hybrid")
+    summary = {"sources": {"a source": source}, **dict.fromkeys(heads, step)}
+    monkeypatch.setattr(baseline, "_run", lambda *_: {"summary": summary})
+    assert baseline.accuracy(tmp_path) == {
+        "a source": {"step_time_dense": step, "memory": peak},
+        **dict.fromkeys(heads, step),
+    }
