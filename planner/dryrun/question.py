@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
 from planner.ask.option import as_written
-from planner.ask.request import Question, resolve
+from planner.ask.request import DEFAULT_SEQ_LEN, Question, resolve
 from planner.catalog.stack_options import (
     AUTOCAST,
     EAGER_ATTENTION,
@@ -29,11 +29,12 @@ from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.load_model import hf_fields
+from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 _RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
@@ -48,7 +49,7 @@ _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
 class DryRun:
     """What one configuration does to its devices, by running its software's own step.
 
-    `estimated_peak`: what `planner estimate` says of the same [bytes].
+    `estimated_peak`: what `planner estimate` says of the same, none for a model that it has no reader for [bytes].
     """
 
     model: str
@@ -59,7 +60,7 @@ class DryRun:
     software: Mapping[str, str]
     """Packages that were run, and their versions."""
     ranks: tuple[RankMemory, ...]
-    estimated_peak: float
+    estimated_peak: float | None
     largest_micro_batch: int | None
     """That runs at this sequence length, 0 where none does; None where it was not sought."""
     longest_sequence: int | None
@@ -84,30 +85,44 @@ def make_dryrun(
 
     Raises `InputError` for an illegal configuration or a missing package, `UnsupportedError` for what cannot be run.
     """
-    estimate = make_estimate(asked)
-    if estimate.violations:
-        broken = estimate.violations[0]
-        raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
+    name, fields = hf_fields(asked.model)
+    asked, peak, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    recipe = recipe_of(problem, config, hf_fields(problem.model))
-    run = _Runs(
-        _step(), _capability(problem), settings, allocator_limit(problem, asked), problem.model.position_rows
-    )
-    memory = run.memory(recipe)
+    recipe = recipe_of(problem, config, name, fields)
+    run = _Runs(_step(), _capability(problem), settings, allocator_limit(problem, asked), positions)
     return DryRun(
-        model=problem.model.name,
+        model=name,
         accelerator=problem.cluster.accelerator.name,
         devices=problem.cluster.num_devices,
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
         software=_software(),
-        ranks=(memory,),
-        estimated_peak=estimate.choices[0].memory.peak,
+        ranks=(run.memory(recipe),),
+        estimated_peak=peak,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
         assumptions=(*assumed, *defaults),
     )
+
+
+def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float | None, int]:
+    """The question as planner can read it, the peak that it estimates [bytes], and rows of learned positions.
+
+    Of a model that planner has no reader for, everything but the model: it takes the place of one that it has, which
+    one device runs as it runs any. Raises `InputError` for an illegal configuration.
+    """
+    try:
+        model = load_model(asked.model)
+    except (InputError, UnsupportedError):  # of its fields: the file has been read
+        longest = fields.get("max_position_embeddings")
+        usual = min(longest, DEFAULT_SEQ_LEN) if isinstance(longest, int) else DEFAULT_SEQ_LEN
+        return replace(asked, model=STAND_IN, seq_len=asked.seq_len or usual), None, 0
+    estimate = make_estimate(asked)
+    if estimate.violations:
+        broken = estimate.violations[0]
+        raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
+    return asked, estimate.choices[0].memory.peak, model.position_rows
 
 
 @dataclass(frozen=True)
@@ -150,14 +165,17 @@ def allocator_limit(problem: Problem, asked: Question) -> int:
     return int(memory - problem.stack.overhead.context - kept)
 
 
-def recipe_of(problem: Problem, config: ParallelConfig, fields: Mapping[str, Any]) -> Recipe:
-    """What is run of a configuration, on each of its ranks. Raises `UnsupportedError` for what is not."""
-    job, name = problem.job, problem.stack.name
-    options = set(name.split(SEPARATOR)[1:])
+def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mapping[str, Any]) -> Recipe:
+    """What is run of a configuration of a model with that `config.json`, on each of its ranks.
+
+    Raises `UnsupportedError` for what is not run.
+    """
+    job = problem.job
+    options = set(problem.stack.name.split(SEPARATOR)[1:])
     _check(problem, config, options)
     return Recipe(
         config=fields,
-        name=problem.model.name,
+        name=name,
         micro_batch=config.micro_batch,
         seq_len=job.seq_len,
         num_microbatches=config.num_microbatches,

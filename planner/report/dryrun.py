@@ -84,11 +84,7 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
     rows = [
         ("when", f"{worst.phase}: {_short(worst.operation)}", worst.module),
         ("first step", f"{_gib(worst.first_step_allocated_peak)} GiB", "allocated, before there are moments"),
-        (
-            "estimate",
-            format_capacity(found.estimated_peak),
-            "by planner estimate, with all that lies outside PyTorch",
-        ),
+        ("estimate", *_estimate(found)),
         ("ran", f"{worst.operations:,} operations", f"a step, of {ran}"),
     ]
     if found.largest_micro_batch is not None:
@@ -102,6 +98,12 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
     if worst.helped_by:
         rows.insert(1, ("would fit with", " or ".join(worst.helped_by), "as --alloc-conf"))
     return rows
+
+
+def _estimate(found: DryRun) -> tuple[str, str]:
+    if found.estimated_peak is None:
+        return "none", "planner has no reader for this model"
+    return format_capacity(found.estimated_peak), "by planner estimate, with all that lies outside PyTorch"
 
 
 def _held(alive: Iterable[Alive]) -> list[tuple[str, ...]]:

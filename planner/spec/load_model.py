@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from planner.errors import FileInputError, InputError, UnknownNameError, field_must, sort_of
+from planner.errors import FileInputError, UnknownNameError, field_must, sort_of
 from planner.spec.findings import finding
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
@@ -129,21 +129,34 @@ def _load_catalog_model(name: str, with_mtp: bool) -> ModelSpec:
     return _read(path.read_bytes(), f"catalog/models/{name}/config.json", name, ".json", with_mtp)
 
 
-def hf_fields(model: ModelSpec) -> Mapping[str, Any]:
-    """The fields of the `config.json` that a model was read from. Raises `InputError` for one described by hand."""
-    if model.described:
-        if "model_type" not in model.described:
-            must = "the model must be a Hugging Face config.json"
-            raise InputError(must, f"{model.name}, which is described by hand", "give its config.json")
-        return model.described
-    name = resolve_catalog_name(model.name) or model.name
-    fields = json.loads((_catalog_folder() / name / "config.json").read_text(encoding="utf-8"))
-    assert isinstance(fields, dict), "the catalog holds objects"
-    return fields
+def hf_fields(name_or_path: str) -> tuple[str, Mapping[str, Any]]:
+    """A model's name, and the fields of the `config.json` behind it, whether or not planner understands them.
+
+    Raises `PlannerError` as `load_model` does, and for a model that is described by hand.
+    """
+    catalog = None if name_or_path.startswith((".", "/", "~")) else resolve_catalog_name(name_or_path)
+    if catalog is not None:
+        file = f"catalog/models/{catalog}/config.json"
+        return catalog, _fields((_catalog_folder() / catalog / "config.json").read_bytes(), file, ".json")
+    path = _existing_path(name_or_path)
+    if path is None:
+        raise _not_found(name_or_path)
+    name, place, content = _own_file(path)
+    fields = _fields(content, str(place), place.suffix.lower())
+    if "model_type" not in fields:
+        must = "the model must be a Hugging Face config.json, with a model_type"
+        raise FileInputError(str(place), must, "a description by hand", "give its config.json")
+    return name, fields
 
 
 def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:
     """The model that a file, or the `config.json` in a folder, describes."""
+    name, file, content = _own_file(path)
+    return _read(content, str(file), name, file.suffix.lower(), with_mtp, own=True)
+
+
+def _own_file(path: Path) -> tuple[str, Path, bytes]:
+    """The name of the model that a file, or the `config.json` in a folder, describes, the file, and what it holds."""
     name = path.stem
     try:
         if path.is_dir():
@@ -170,7 +183,7 @@ def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:
         content = path.read_bytes()
     except OSError as error:
         raise FileInputError(str(path), "the file must be readable", str(error.strerror or error)) from error
-    return _read(content, str(path), name, path.suffix.lower(), with_mtp, own=True)
+    return name, path, content
 
 
 def _existing_path(text: str) -> Path | None:
@@ -206,6 +219,12 @@ def described_model(fields: dict[str, Any], name: str, source: str, with_mtp: bo
 def _read(
     content: bytes, file: str, name: str, suffix: str, with_mtp: bool, own: bool = False
 ) -> ModelSpec:  # fmt: skip
+    fields = _fields(content, file, suffix)
+    spec = described_model(fields, name, file, with_mtp)
+    return replace(spec, described=fields) if own else spec
+
+
+def _fields(content: bytes, file: str, suffix: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -215,8 +234,7 @@ def _read(
     if not isinstance(fields, dict):
         must = "the file must hold one object of named fields"
         raise FileInputError(file, must, sort_of(fields), "give a model's config.json")
-    spec = described_model(fields, name, file, with_mtp)
-    return replace(spec, described=fields) if own else spec
+    return fields
 
 
 def _parse_json(text: str, file: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from planner.answer.estimate import asked_config
 from planner.ask.question import Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.question import allocator_limit, make_dryrun, recipe_of
+from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
@@ -26,7 +28,7 @@ def asked(**other: Any) -> Request:
 def recipe(**other: Any) -> Recipe:
     question = asked(**other)
     problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,), **question.restrict})
-    return recipe_of(problem, asked_config(question, problem)[0], hf_fields(problem.model))
+    return recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
 
 
 def test_what_is_plain() -> None:
@@ -77,7 +79,7 @@ def test_more_devices_are_refused() -> None:
     )
     problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,)})
     with pytest.raises(UnsupportedError, match="8 devices"):
-        recipe_of(problem, asked_config(question, problem)[0], hf_fields(problem.model))
+        recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
 
 
 def test_the_allocator_has_what_the_driver_and_the_question_leave() -> None:
@@ -99,3 +101,19 @@ def test_a_missing_package_is_told_with_how_to_install_it(monkeypatch: pytest.Mo
 def test_an_illegal_configuration_says_which_rule_it_breaks() -> None:
     with pytest.raises(InputError, match="micro"):
         make_dryrun(asked(set={"micro_batch": (3,)}), AllocatorSettings())
+
+
+def test_a_model_without_a_reader_is_asked_about_all_the_same(tmp_path: Path) -> None:
+    fields = {"model_type": "not-known-yet", "hidden_size": 64, "max_position_embeddings": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    question = Request(str(tmp_path), "1x1 h100", 1, global_batch="4", stack="transformers-2026")
+    read, peak, _ = _known(question, fields)
+    assert (read.seq_len, peak) == (1024, None)
+    assert hf_fields(str(tmp_path)) == (tmp_path.name, fields)
+    assert _known(asked(), hf_fields("llama-3.2-1b")[1])[1] > 5 * GIB
+
+
+def test_a_model_described_by_hand_has_nothing_to_run(tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text("layers: 2\nhidden: 64\nheads: 4\nvocab: 100\nffn: 128\n")
+    with pytest.raises(InputError, match=r"config\.json"):
+        hf_fields(str(tmp_path / "ours.yaml"))
