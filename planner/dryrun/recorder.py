@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if func.namespace == "aten" and not func.is_view:
+        if func.namespace not in _BESIDE and not func.is_view:
             self._write(func, args, named, made)
         return out
 
@@ -131,5 +131,6 @@ def _shape(tensor: Any) -> Shape:
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
+_BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
 _DEVICE: Final = torch.ops.prim.device.default
 _DTYPES: Final = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}
