@@ -27,13 +27,14 @@ from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weigh
 from planner.dryrun.recording import Recording
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
-from planner.spec.findings import Finding
+from planner.spec.findings import Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 _RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
 MOST_TOKENS: Final = 2**22
@@ -86,6 +87,9 @@ def make_dryrun(
     Raises `InputError` for an illegal configuration or a missing package, `UnsupportedError` for what cannot be run.
     """
     name, fields = hf_fields(asked.model)
+    unsaid: tuple[Finding, ...] = ()
+    if asked.stack is None:
+        asked, unsaid = replace(asked, stack=STACK), (finding("default_stack", stack=STACK),)
     asked, peak, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
@@ -102,7 +106,7 @@ def make_dryrun(
         estimated_peak=peak,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
-        assumptions=(*assumed, *defaults),
+        assumptions=(*unsaid, *assumed, *defaults),
     )
 
 
@@ -215,9 +219,7 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
         must = (
             "a dry run runs transformers on one device: AdamW in bf16 or fp16, also under autocast, and LoRA"
         )
-        raise UnsupportedError(
-            must, "; ".join(named), f"{option('stack', 'transformers-2026')} on one device"
-        )
+        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} on one device")
 
 
 def _capability(problem: Problem) -> tuple[int, int]:
