@@ -1,8 +1,8 @@
 """What does a program decide by the values of its tensors, where these are fake?
 
-Whole numbers that are not data, such as positions, masks and the ends of packed texts, and single numbers are computed
-beside the fake ones, so that a program asks them as it does on a device. What follows from activations has no value:
-experts are chosen evenly, and a question that is neither is refused. Left out: large tensors of whole numbers.
+Numbers that follow from no data, such as positions, masks, angles and counts, are computed beside the fake ones, so that
+a program asks them as it does on a device. What follows from weights or activations has no value: experts are chosen
+evenly, and any other question about it is refused. Left out: large tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from planner.errors import UnsupportedError
 
-LARGEST: Final = 2**23  # elements of a tensor whose values are computed
+# elements of a tensor whose values are computed: of whole numbers, and of others
+LARGEST: Final = 2**23
+LARGEST_REAL: Final = 2**20
 _VALUE: Final = "_planner_value"
 _ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _NONZERO: Final = torch.ops.aten.nonzero.default
@@ -28,7 +30,7 @@ def give_value(fake: Any, value: Any) -> None:
 
 
 class Values:
-    """Values of the small whole-number tensors of a run; `experts`: of a layer, 0 where there are none."""
+    """Values of the small tensors of a run; `experts`: of a layer, 0 where there are none."""
 
     def __init__(self, experts: int) -> None:
         self.experts = experts
@@ -101,10 +103,9 @@ def _value(tensor: Any) -> Any:
 
 
 def _is_followed(tensor: Any) -> bool:
-    """May the values of a tensor be computed? Of whole numbers, and of single ones such as a count of steps."""
+    """May the values of a tensor be computed? Few of what else than whole numbers has values: counts, and angles."""
     dtype = tensor.dtype
-    most = 1 if dtype.is_floating_point or dtype.is_complex else LARGEST
-    return bool(tensor.numel() <= most)
+    return bool(tensor.numel() <= (LARGEST_REAL if dtype.is_floating_point or dtype.is_complex else LARGEST))
 
 
 def _changed(func: Any, args: tuple[Any, ...]) -> list[Any]:

@@ -36,7 +36,9 @@ def names_left_out(given: Iterable[str]) -> tuple[str, ...]:
     """The names, each once, with commas as separators too. Raises `InputError` for one that is none, and for an option
     that no search takes."""
     known, found = known_names(), dict[str, None]()
-    others = {one.name: one.kind for one in OPTIONS if one.kind is not OptionKind.SPEED and one.name not in known}
+    others = {
+        one.name: one.kind for one in OPTIONS if one.kind is not OptionKind.SPEED and one.name not in known
+    }
     for name in (part.strip().lower().lstrip(SEPARATOR) for text in given for part in text.split(",")):
         if name in others:
             why = "changes numerics" if others[name] is OptionKind.NUMERICS else "describes what one has"
