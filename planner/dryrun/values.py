@@ -1,8 +1,8 @@
 """What does a program decide by the values of its tensors, where these are fake?
 
-Numbers that follow from no data, such as positions, masks, angles and counts, are computed beside the fake ones, so that
-a program asks them as it does on a device. What follows from weights or activations has no value: experts are chosen
-evenly, and any other question about it is refused. Left out: large tensors.
+Numbers that follow from no data, such as positions, masks, angles and counts, are computed beside the fake ones, so
+that a program asks them as it does on a device. What follows from weights or activations has no value: experts are
+chosen evenly, and any other question about it is refused. Left out: large tensors.
 """
 
 from __future__ import annotations
