@@ -41,7 +41,7 @@ COMMANDS: Final = (
     _DEEPSEEK,
     f"{_DEEPSEEK} --precision fp8 --stack hai-llm-2024",
     "size llama-3.1-70b dgx-h100 --days 30 --tokens 2T",
-    "compare llama-3.1-70b dgx-h100 dgx-a100 --gpus 256",
+    "compare llama-3.1-70b --clusters dgx-h100,dgx-b200 --gpus 256 --tokens 1T",
 )
 _JUDGED: Final = ("step_time_dense", "step_time_moe", "memory", "oom")
 Figures = dict[str, Any]
