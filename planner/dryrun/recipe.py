@@ -43,8 +43,6 @@ class Update(StrEnum):
 
     ADAMW_FUSED = "AdamW, fused"
     ADAMW_FOREACH = "AdamW, foreach"
-    SGD = "SGD with momentum"
-    ADAFACTOR = "Adafactor"
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class Adapters:
     rank: int
     targets: tuple[str, ...] | str
     """Names of modules, or "all-linear"."""
-    dora: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,6 @@ class Recipe:
     """`experts_implementation`: "grouped_mm" or "eager"; None: as transformers has it."""
     checkpointing: Checkpointing = Checkpointing.NONE
     update: Update = Update.ADAMW_FUSED
-    clips: bool = True
-    """Are gradients clipped by their norm?"""
     adapters: Adapters | None = None
 
 

@@ -142,7 +142,6 @@ def _with_adapters(recipe: Recipe, model: Any) -> Any:
         model,
         peft.LoraConfig(
             r=adapters.rank, lora_alpha=16, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
-            use_dora=adapters.dora,
         ),
     )  # fmt: skip
 
@@ -171,8 +170,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
                 loss.backward()
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER
-        if recipe.clips:
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         moments = (one for state in optimizer.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
@@ -180,18 +178,8 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
 
 
 def _optimizer(update: Update, trained: list[Any]) -> Any:
-    if update is Update.SGD:
-        return torch.optim.SGD(trained, lr=1e-5, momentum=0.9)
-    if update is Update.ADAFACTOR:
-        return transformers.optimization.Adafactor(
-            trained, scale_parameter=False, relative_step=False, lr=1e-5
-        )
-    return torch.optim.AdamW(
-        trained,
-        lr=1e-5,
-        fused=update is Update.ADAMW_FUSED or None,
-        foreach=True if update is Update.ADAMW_FOREACH else None,
-    )
+    fused = update is Update.ADAMW_FUSED
+    return torch.optim.AdamW(trained, lr=1e-5, fused=fused or None, foreach=None if fused else True)
 
 
 def _first_line(error: BaseException) -> str:
