@@ -17,13 +17,14 @@ from planner.catalog.stack_options import (
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
+    NO_SYNC,
     SEPARATOR,
 )
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
 from planner.dryrun.recording import Recording
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
@@ -33,12 +34,19 @@ from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
-_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+_RUN: Final = {
+    AUTOCAST,
+    EAGER_ATTENTION,
+    EAGER_EXPERTS,
+    FOREACH,
+    NO_SYNC,
+}  # options of stacks that change what is run
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
+_SHARDING: Final = {0: Sharding.NONE, 2: Sharding.GRADIENTS, 3: Sharding.WEIGHTS}  # by ZeRO stage
 _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ALL_LINEAR: "all-linear",
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -190,6 +198,10 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
         update=Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED,
+        sharding=_SHARDING[config.zero],
+        shards=(config.hsdp or config.dp) if config.zero else 1,
+        replicas=config.dp // (config.hsdp or config.dp) if config.zero else config.dp,
+        accumulates_whole=NO_SYNC in options,
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
     )
 
@@ -206,7 +218,7 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     job, stack = problem.job, problem.stack
     refused = [
         (f"the stack {stack.name}", stack.framework != "transformers"),
-        (f"{problem.cluster.num_devices} devices", problem.cluster.num_devices > 1),
+        (f"tensor parallelism of {config.tp}", config.tp > 1),
         (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
         (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
@@ -217,9 +229,10 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     named = [what for what, there in refused if there]
     if named:
         must = (
-            "a dry run runs transformers on one device: AdamW in bf16 or fp16, also under autocast, and LoRA"
+            "a dry run runs transformers on one device, under DDP or FSDP2: AdamW in bf16 or fp16, also under "
+            "autocast, and LoRA"
         )
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} on one device")
+        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)}")
 
 
 def _capability(problem: Problem) -> tuple[int, int]:

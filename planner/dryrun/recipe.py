@@ -45,6 +45,14 @@ class Update(StrEnum):
     ADAMW_FOREACH = "AdamW, foreach"
 
 
+class Sharding(StrEnum):
+    """What of the model's states is divided over data-parallel ranks, by FSDP2; nothing: DDP."""
+
+    NONE = "none"
+    GRADIENTS = "reshard_after_forward=False"
+    WEIGHTS = "reshard_after_forward=True"
+
+
 @dataclass(frozen=True)
 class Adapters:
     """LoRA by PEFT."""
@@ -73,6 +81,20 @@ class Recipe:
     checkpointing: Checkpointing = Checkpointing.NONE
     update: Update = Update.ADAMW_FUSED
     adapters: Adapters | None = None
+    sharding: Sharding = Sharding.NONE
+    shards: int = 1
+    """Ranks that hold one copy of the states between them."""
+    replicas: int = 1
+    """Such copies."""
+
+    accumulates_whole: bool = False
+    """Are sharded gradients of accumulated micro-batches kept whole and summed over ranks behind the last one
+    (`no_sync`)?"""
+
+    @property
+    def ranks(self) -> int:
+        """All ranks of the step."""
+        return self.shards * self.replicas
 
 
 MOST_MICROBATCHES: Final = (

@@ -26,6 +26,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def __init__(self, values: Values, capability: tuple[int, int]) -> None:
         super().__init__()
         self.recording, self.phase = Recording(), Phase.BUILD
+        self.stream = 0  # that work goes to
+        self.composed: frozenset[type] = (
+            frozenset()
+        )  # types of tensors made of others, whose work is written down
+        self._beside = False
         self._values, self._capability = values, capability
         self._blocks = dict[int, tuple[Any, int]]()  # by storage
         self._names = dict[int, str]()
@@ -38,6 +43,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     ) -> Any:
         if func is _DEVICE:  # asked more often than all else together
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
+        if self.composed and not self.composed.isdisjoint(types):
+            return NotImplemented
         named = kwargs or {}
         known, out = self._values.answered(func, args)
         if not known:
@@ -45,14 +52,49 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if func.namespace not in _BESIDE and not func.is_view:
+        if not self._beside and func.namespace not in _BESIDE and not func.is_view:
             self._write(func, args, named, made)
         return out
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are."""
         for tensor in tensors:
-            self.recording.kinds[self._block_of(tensor)] = kind
+            self.recording.kinds[self._block_of(getattr(tensor, "_local_tensor", tensor))] = kind
+
+    @contextmanager
+    def holding(self, kind: Holds) -> Iterator[None]:
+        """Say what blocks hold that are made while it is entered, and not given back."""
+        first = self.recording.trace.num_blocks
+        yield
+        for _, block in self._blocks.values():
+            if block >= first:
+                self.recording.kinds.setdefault(block, kind)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Leave out what runs while it is entered: it runs elsewhere, or nowhere."""
+        before, self._beside = self._beside, True
+        try:
+            yield
+        finally:
+            self._beside = before
+
+    @contextmanager
+    def storages_followed(self) -> Iterator[None]:
+        """Know while it is entered when memory behind a tensor is given back and asked for again, as FSDP does."""
+        own = torch.UntypedStorage.resize_
+
+        def resize(storage: Any, size: int) -> Any:
+            found = own(storage, size)
+            if not self._beside:
+                self._resized(storage, size)
+            return found
+
+        torch.UntypedStorage.resize_ = resize
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = own
 
     def name_modules(self, model: Any) -> None:
         """Have operations of a model's modules carry their names."""
@@ -90,7 +132,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         name = str(func)
         taken = tuple(_shape(one) for one in args if isinstance(one, torch.Tensor))
         recording.operations.append(
-            Operation(name, module, self.phase, first, taken, tuple(_shape(one) for one in made))
+            Operation(name, module, self.phase, first, taken, tuple(_shape(one) for one in made), self.stream)
         )
         if (
             name in PRODUCTS and (node is None) not in self._threads
@@ -105,7 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
     def _allocate(self, size: int, operation: int) -> int:
         self.recording.made_by.append(operation)
-        return self.recording.trace.allocate(size)
+        return self.recording.trace.allocate(size, self.stream)
 
     def _block_of(self, tensor: Any, operation: int = -1) -> int:
         """The block behind a tensor, allocated where it is new."""
@@ -116,11 +158,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         block = self._allocate(storage.nbytes(), operation)
 
         def ended(_: Any) -> None:
-            self._blocks.pop(key, None)
-            self.recording.trace.free(block)
+            self.recording.trace.free(self._blocks.pop(key)[1])
 
         self._blocks[key] = weakref.ref(storage, ended), block
         return block
+
+    def _resized(self, storage: Any, size: int) -> None:
+        """What is gathered comes and goes behind the same tensor; a block of 0 bytes stands for none."""
+        key = id(storage)
+        if key not in self._blocks:
+            return
+        kept, block = self._blocks[key]
+        self.recording.trace.free(block)
+        block = self._allocate(size, len(self.recording.operations) - 1)
+        self.recording.kinds[block] = Holds.GATHERED
+        self._blocks[key] = kept, block
 
 
 def _tensors(out: Any) -> list[Any]:

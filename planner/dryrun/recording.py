@@ -25,6 +25,7 @@ class Holds(StrEnum):
 
     INPUT = "input"
     WEIGHTS = "weights"
+    GATHERED = "gathered_weights"
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer_states"
     ACTIVATIONS = "activations"
@@ -38,7 +39,8 @@ Shape = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation that ran: `first`: the number of events before it."""
+    """One operation that ran: `first`: the number of events before it; `stream`: the queue of the device that it went
+    to, 0 but for what FSDP gathers and sums."""
 
     name: str
     module: str
@@ -46,6 +48,7 @@ class Operation:
     first: int
     taken: tuple[Shape, ...]
     given: tuple[Shape, ...]
+    stream: int = 0
 
 
 @dataclass
