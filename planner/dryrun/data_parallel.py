@@ -1,6 +1,7 @@
-"""How is a Hugging Face model spread over replicas and shards? By accelerate's own code: DDP or FSDP2.
+"""How is a Hugging Face model spread over ranks? By the libraries' own code: DDP, FSDP2, tensor parallelism.
 
-Source: accelerate 1.15.0 utils/fsdp_utils.py (`fsdp2_prepare_model`, which is called) and accelerator.py (`no_sync`).
+Sources: accelerate 1.15.0 utils/fsdp_utils.py (`fsdp2_prepare_model`, which is called) and accelerator.py (`no_sync`);
+transformers 5.17 distributed/tensor_parallel.py (`apply_tensor_parallelism`, which is called).
 Left out: loading, which goes over the host; buffers of NCCL, which lie outside the allocator.
 """
 
@@ -15,21 +16,43 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as distributed
+import transformers
 
+from planner.dialect import option
 from planner.dryrun.processes import mesh_of
 from planner.dryrun.recipe import Recipe, Sharding
+from planner.errors import UnsupportedError
 
 _REPLICAS: Final = "replicas"
 _SHARDS: Final = "shards"
+_TENSOR: Final = "tensor"
 _BUCKET: Final = 25 * 2**20  # bytes; DistributedDataParallel's bucket_cap_mb
 
 
 def spread(recipe: Recipe, model: Any) -> Any:
-    """The model as one rank trains it."""
-    return _replicated(model) if recipe.sharding is Sharding.NONE else _sharded(recipe, model)
+    """The model as one rank trains it. Raises `UnsupportedError` for what the libraries cannot do."""
+    sizes = {_REPLICAS: recipe.replicas, _SHARDS: recipe.shards, _TENSOR: recipe.tensor}
+    mesh = mesh_of(sizes)
+    if recipe.tensor > 1 and recipe.sharding is Sharding.NONE:
+        must = "layers divided over ranks must be sharded too: DDP and fused AdamW take no DTensors beside others"
+        raise UnsupportedError(must, f"tp={recipe.tensor} with ZeRO stage 0", option("set", "zero=2"))
+    if recipe.tensor > 1:
+        _divided(model, mesh[_TENSOR])
+    return _replicated(model) if recipe.sharding is Sharding.NONE else _sharded(recipe, model, mesh)
 
 
-def _sharded(recipe: Recipe, model: Any) -> Any:
+def _divided(model: Any, mesh: Any) -> None:
+    try:
+        from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+    except ImportError as error:
+        must = f"transformers {transformers.__version__} must divide layers by DTensors, as 5.17 does"
+        raise UnsupportedError(must, str(error)) from error
+    if not model.supports_tp_plan:
+        raise UnsupportedError("a model must have a plan of tensor parallelism", type(model).__name__)
+    apply_tensor_parallelism(model, mesh)
+
+
+def _sharded(recipe: Recipe, model: Any, mesh: Any) -> Any:
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 
@@ -46,7 +69,7 @@ def _sharded(recipe: Recipe, model: Any) -> Any:
             plugin.set_mixed_precision(mixed)
     accelerator = SimpleNamespace(
         state=SimpleNamespace(fsdp_plugin=plugin),
-        torch_device_mesh=mesh_of({_REPLICAS: recipe.replicas, _SHARDS: recipe.shards}),
+        torch_device_mesh=mesh,
         parallelism_config=SimpleNamespace(fsdp_dim_names=names),
         mixed_precision=mixed,
         is_main_process=False,
@@ -102,6 +125,13 @@ def _all_reduced(_: None, bucket: Any) -> Any:
 
 
 _all_reduced.__annotations__.clear()  # PyTorch compares them with its own, which are no strings
+
+
+def clip(trained: list[Any]) -> None:
+    """Clip gradients as accelerate does, which takes those of each mesh together."""
+    from accelerate import Accelerator
+
+    Accelerator._clip_grad_norm_dtensor_aware(None, trained, 1.0)
 
 
 @contextmanager

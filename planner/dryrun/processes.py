@@ -7,6 +7,7 @@ Left out: what collectives take (`cost/network`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,11 @@ def process_of(rank: int, world: int, recorder: Recorder) -> Iterator[None]:
     if distributed.is_initialized():
         raise RuntimeError("a process group is there already")
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    log = logging.getLogger("torch.distributed")
     try:
         with ExitStack() as stack:
+            stack.callback(log.setLevel, log.level)
+            log.setLevel(logging.ERROR)
             device = Device(recorder)
             for name in _ASK_FOR_DEVICE:
                 stack.enter_context(patch(f"{_FULLY_SHARD}.{name}._get_device_handle", device.of))

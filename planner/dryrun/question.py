@@ -201,6 +201,7 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         sharding=_SHARDING[config.zero],
         shards=(config.hsdp or config.dp) if config.zero else 1,
         replicas=config.dp // (config.hsdp or config.dp) if config.zero else config.dp,
+        tensor=config.tp,
         accumulates_whole=NO_SYNC in options,
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
     )
@@ -218,7 +219,6 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     job, stack = problem.job, problem.stack
     refused = [
         (f"the stack {stack.name}", stack.framework != "transformers"),
-        (f"tensor parallelism of {config.tp}", config.tp > 1),
         (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
         (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),

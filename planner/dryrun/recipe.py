@@ -87,6 +87,8 @@ class Recipe:
     replicas: int = 1
     """Such copies."""
 
+    tensor: int = 1
+    """Ranks that divide every layer between them."""
     accumulates_whole: bool = False
     """Are sharded gradients of accumulated micro-batches kept whole and summed over ranks behind the last one
     (`no_sync`)?"""
@@ -94,7 +96,7 @@ class Recipe:
     @property
     def ranks(self) -> int:
         """All ranks of the step."""
-        return self.shards * self.replicas
+        return self.shards * self.replicas * self.tensor
 
 
 MOST_MICROBATCHES: Final = (

@@ -185,11 +185,20 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
                 loss.backward()
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        _clip(recipe, trained)
         optimizer.step()
         moments = (one for state in optimizer.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
         optimizer.zero_grad(set_to_none=True)
+
+
+def _clip(recipe: Recipe, trained: list[Any]) -> None:
+    if recipe.ranks == 1:
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        return
+    from planner.dryrun import data_parallel
+
+    data_parallel.clip(trained)
 
 
 def _synchronising(recipe: Recipe, model: Any, last: bool) -> AbstractContextManager[None]:

@@ -87,13 +87,9 @@ def test_ranks_hold_copies_and_shards() -> None:
     assert (ddp.replicas, ddp.shards, ddp.sharding) == (8, 1, Sharding.NONE)
     assert (sharded.replicas, sharded.shards, sharded.sharding) == (1, 8, Sharding.WEIGHTS)
     assert (hybrid.replicas, hybrid.shards, hybrid.sharding) == (2, 8, Sharding.GRADIENTS)
+    assert ways(8, zero=3, tp=2).tensor == 2
     assert not sharded.accumulates_whole
     assert ways(8, "transformers-2026+no-sync", zero=3).accumulates_whole
-
-
-def test_tensor_parallelism_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="tensor parallelism of 2"):
-        ways(8, tp=2)
 
 
 def test_the_allocator_has_what_the_driver_and_the_question_leave() -> None:

@@ -9,8 +9,9 @@ import pytest
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.recipe import Recipe, Sharding, Weights
-from planner.dryrun.recording import Holds, Recording
-from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, PARAMETERS, PLAIN, held, memory
+from planner.dryrun.recording import Holds, Phase, Recording
+from planner.errors import UnsupportedError
+from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, PARAMETERS, PLAIN, TINY, held, memory
 
 pytestmark = pytest.mark.slow
 RANKS = 8
@@ -99,3 +100,21 @@ def test_shards_under_autocast_are_fp32_and_gathered_narrow() -> None:
     found = memory(replace(SHARDED, weights=Weights.AMP_BF16))
     assert held(found, Holds.WEIGHTS) == pytest.approx(4 * PARAMETERS / RANKS, rel=0.01)
     assert held(found, Holds.GATHERED) == BF16 * (EMBEDDING + 256)
+
+
+def test_layers_are_divided_over_ranks() -> None:
+    """By transformers' own plan: products and their weights, not norms, embedding and what lies between."""
+    whole, divided = recorded(SHARDED), recorded(replace(SHARDED, tensor=2))
+    # behind attention and MLP, and their gradients before them
+    assert counted(divided, "_c10d_functional.all_reduce.default") >= 4 * 2
+    assert counted(whole, "_c10d_functional.all_reduce.default") <= 2  # of the norm of gradients
+    products = [
+        one for one in divided.operations if (one.name, one.phase) == ("aten.mm.default", Phase.FORWARD)
+    ]
+    widths = {one.given[0][0][-1] for one in products if one.module.endswith("up_proj")}
+    assert widths == {TINY["intermediate_size"] // 2}
+
+
+def test_divided_layers_must_be_sharded() -> None:
+    with pytest.raises(UnsupportedError, match="must be sharded too"):
+        recorded(replace(PLAIN, tensor=2))
