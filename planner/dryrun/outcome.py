@@ -64,6 +64,9 @@ class RankMemory:
     """What the allocator can have [bytes]."""
     verdict: MemoryVerdict
     out_of_memory: OutOfMemory | None
+    host_peak: int
+    """What the rank's tensors take at most in its host's memory, pinned ones powers of two; without the process itself
+    [bytes]."""
     helped_by: tuple[str, ...]
     """Settings of the allocator with which it would fit."""
 
@@ -91,6 +94,7 @@ def memory_of(recording: Recording, settings: AllocatorSettings, limit: int, ran
         limit=limit,
         verdict=verdict,
         out_of_memory=held.out_of_memory,
+        host_peak=recording.host.largest_total(),
         helped_by=() if verdict is MemoryVerdict.FITS else _help(recording, settings, limit),
     )
 

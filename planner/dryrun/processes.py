@@ -141,6 +141,10 @@ class Device:
         """The stream that work goes to."""
         return Queue(self._recorder.stream)
 
+    def default_stream(self) -> Queue:
+        """The one that nobody made."""
+        return Queue(0)
+
     def current_device(self) -> int:
         """The only one."""
         return 0

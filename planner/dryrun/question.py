@@ -5,7 +5,7 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from planner.catalog.stack_options import (
 )
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.deepspeed_question import DEEPSPEED, deepspeed_recipe
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
@@ -102,14 +103,20 @@ def make_dryrun(
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
     recipe = recipe_of(problem, config, name, fields)
-    run = _Runs(_step(), _capability(problem), settings, allocator_limit(problem, asked), positions)
+    run = _Runs(
+        _step(problem.stack.framework),
+        _capability(problem),
+        settings,
+        allocator_limit(problem, asked),
+        positions,
+    )
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
         devices=problem.cluster.num_devices,
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
-        software=_software(),
+        software=_software(["deepspeed"] if problem.stack.framework == DEEPSPEED else ["peft"]),
         ranks=(run.memory(recipe),),
         estimated_peak=peak,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
@@ -184,6 +191,8 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
     """
     job = problem.job
     options = set(problem.stack.name.split(SEPARATOR)[1:])
+    if problem.stack.framework == DEEPSPEED:
+        return deepspeed_recipe(problem, config, name, fields, options)
     _check(problem, config, options)
     return Recipe(
         config=fields,
@@ -240,20 +249,25 @@ def _capability(problem: Problem) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _step() -> Any:
+def _step(framework: str) -> Any:
     try:
         from planner.dryrun.transformers_step import record_step
+
+        if framework == DEEPSPEED:
+            from planner.dryrun.deepspeed_step import record_deepspeed_step
+
+            return record_deepspeed_step
     except ImportError as error:
         must = "a dry run needs PyTorch and transformers"
         raise InputError(must, str(error), install_hint("dryrun")) from error
     return record_step
 
 
-def _software() -> dict[str, str]:
+def _software(beside: Sequence[str]) -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in ("torch", "transformers", "peft"):
+    for name in ("torch", "transformers", *beside):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

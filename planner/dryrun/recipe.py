@@ -6,7 +6,7 @@ Left out: what the step costs (`cost/`); how a question is read (`ask/`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -87,6 +87,8 @@ class Recipe:
     replicas: int = 1
     """Such copies."""
 
+    deepspeed: Mapping[str, Any] = field(default_factory=dict)
+    """`ds_config.json`, where DeepSpeed runs the step."""
     tensor: int = 1
     """Ranks that divide every layer between them."""
     accumulates_whole: bool = False

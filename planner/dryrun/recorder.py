@@ -30,7 +30,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self.composed: frozenset[type] = (
             frozenset()
         )  # types of tensors made of others, whose work is written down
+        self.host_is_apart = False  # are tensors of the device on "cpu:0", and others in the host's memory?
         self._beside = False
+        self._pinned = False
         self._values, self._capability = values, capability
         self._blocks = dict[int, tuple[Any, int]]()  # by storage
         self._names = dict[int, str]()
@@ -53,13 +55,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         if not known:
             self._values.follow(func, args, named, made)
         if not self._beside and func.namespace not in _BESIDE and not func.is_view:
-            self._write(func, args, named, made)
+            if made and all(map(self._is_host, made)):
+                for one in made:
+                    self._host_block_of(one)
+            else:
+                self._write(func, args, named, made)
         return out
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are."""
         for tensor in tensors:
-            self.recording.kinds[self._block_of(getattr(tensor, "_local_tensor", tensor))] = kind
+            local = getattr(tensor, "_local_tensor", tensor)
+            if not self._is_host(local):
+                self.recording.kinds[self._block_of(local)] = kind
 
     @contextmanager
     def holding(self, kind: Holds) -> Iterator[None]:
@@ -69,6 +77,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         for _, block in self._blocks.values():
             if block >= first:
                 self.recording.kinds.setdefault(block, kind)
+
+    @contextmanager
+    def pinning(self) -> Iterator[None]:
+        """The host pins what is made while it is entered."""
+        self._pinned = True
+        try:
+            yield
+        finally:
+            self._pinned = False
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -140,7 +157,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
             self._threads.add(node is None)
             recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
         for one in made:
-            self._block_of(one, number)
+            if not self._is_host(one):
+                self._block_of(one, number)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
         for block in inside:
             recording.trace.free(block)
@@ -162,6 +180,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
         self._blocks[key] = weakref.ref(storage, ended), block
         return block
+
+    def _is_host(self, tensor: Any) -> bool:
+        return self.host_is_apart and isinstance(tensor, FakeTensor) and tensor.fake_device.index is None
+
+    def _host_block_of(self, tensor: Any) -> None:
+        """Write down a block of the host's memory where it is new. PyTorch pins powers of two
+        (aten/src/ATen/core/CachingHostAllocator.h, `c10::llvm::PowerOf2Ceil`)."""
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._blocks:
+            return
+        size = storage.nbytes()
+        block = self.recording.host.allocate(1 << (size - 1).bit_length() if self._pinned and size else size)
+
+        def ended(_: Any) -> None:
+            self._blocks.pop(key)
+            self.recording.host.free(block)
+
+        self._blocks[key] = weakref.ref(storage, ended), block
 
     def _resized(self, storage: Any, size: int) -> None:
         """What is gathered comes and goes behind the same tensor; a block of 0 bytes stands for none."""

@@ -56,10 +56,12 @@ class Recording:
     """A program's allocations, and the operations that made them.
 
     `made_by`: of each block, the operation's number, or -1 where none made it; `kinds`: of some blocks, what they hold.
-    `second_step`, `end`: the numbers of events before the second step, and of all.
+    `second_step`, `end`: the numbers of events before the second step, and of all. `host`: what tensors in the host's
+    memory ask for there, where the program has some.
     """
 
     trace: Trace = field(default_factory=Trace)
+    host: Trace = field(default_factory=Trace)
     operations: list[Operation] = field(default_factory=list)
     made_by: list[int] = field(default_factory=list)
     kinds: dict[int, Holds] = field(default_factory=dict)

@@ -33,6 +33,7 @@ def dryrun_facts(found: DryRun) -> dict[str, Any]:
         "verdict": str(worst.verdict),
         "allocated_peak": worst.allocated_peak,
         "reserved_peak": worst.reserved_peak,
+        "host_peak": worst.host_peak,
         "limit": worst.limit,
         "phase": str(worst.phase),
         "operation": worst.operation,
@@ -87,6 +88,8 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
         ("estimate", *_estimate(found)),
         ("ran", f"{worst.operations:,} operations", f"a step, of {ran}"),
     ]
+    if worst.host_peak:
+        rows.append(("host", f"{_gib(worst.host_peak)} GiB", "of a rank's tensors in its host's memory"))
     if found.largest_micro_batch is not None:
         rows.append(("largest", f"micro-batch {found.largest_micro_batch:,}", "runs, all else as it is"))
     if found.longest_sequence is not None:
