@@ -73,7 +73,7 @@ class Options(Asked):
         "Optimizer: adamw, adamw-bf16, adamw-8bit, ademamix, sgd, sgd-momentum, adafactor or muon.",
         default="adamw", names=_listed("spec.job", "Optimizer"))
     mean_len: Option[float | str, float | None] = option(
-        read.number(), Group.JOB,
+        read.MEAN_LENGTH, Group.JOB,
         f"Mean sequence length; {said('seq_len')} is then the maximum, padded per micro-batch.",
         unit="tokens", label=Label("mean length"))
     packed: Option[bool, bool] = option(

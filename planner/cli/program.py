@@ -176,9 +176,10 @@ ASSUMPTIONS_EPILOG = "\b\nExample:\n  planner assumptions --assume pue=1.3"
 
 def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
     """List run-level assumptions and their sources. Failures, checkpoints, power and prices."""
+    from planner.ask.readers import ASSUMED
     from planner.cli import campaign
 
-    return tell(campaign.assumptions(assume or ()), as_json)
+    return tell(campaign.assumptions(ASSUMED.read(assume or (), "assume")), as_json)
 
 
 SCHEDULE_EPILOG = (

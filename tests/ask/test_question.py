@@ -29,9 +29,9 @@ OF_VERB: dict[str, type] = {  # verb -> the kind of question that it takes
     "diagnose": Question, "calibrate": Question,
 }  # fmt: skip
 WORDS = {  # of readers: what is said to them
-    "whole": "4", "number": "512", "_length": "8k", "_batch": "64seq", "_share": "10%", "_capacity": "4 GiB",
-    "_tokens": "1T", "_switch": "yes", "_pair": "1,1", "_settings": "tp=8,schedule=1f1b", "_left_out": "deepep",
-    "_assumed": "pue=1.2",
+    "whole": "4", "number": "512", "_length": "8k", "_mean_length": "512", "_batch": "64seq", "_share": "10%",
+    "_capacity": "4 GiB", "_tokens": "1T", "_switch": "yes", "_pair": "1,1", "_settings": "tp=8,schedule=1f1b",
+    "_left_out": "deepep", "_assumed": "pue=1.2",
 }  # fmt: skip
 NAMED = {"model": "gpt2", "cluster": "1x8 h100", "stack": "megatron-2026", "expert_loads": "zipf:0.6",
          "precision": "fp16", "optimizer": "sgd", "lora_targets": "qkv"}  # fmt: skip
