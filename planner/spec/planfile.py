@@ -460,7 +460,7 @@ class Plan(Record):
         if which == RECOMMENDED:
             return self.recommended or 0
         if not (which.isascii() and which.isdigit() and len(which) < 9):
-            must = f"--choice must be a number from 0, or {RECOMMENDED}"
+            must = f"the choice must be a number from 0, or {RECOMMENDED}"
             raise InputError(must, which, "0 is the fastest one")
         return int(which)
 
@@ -477,7 +477,7 @@ class Plan(Record):
             hint = "planner explain PLAN.json says why it holds none"
             raise NoConfigurationError(must, str(self), hint)
         if not 0 <= index < len(self.choices):
-            must = f"--choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
+            must = f"the choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
             raise InputError(must, str(index), "0 is the best one")
         return self.choices[index]
 
