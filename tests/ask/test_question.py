@@ -144,3 +144,15 @@ def test_a_question_never_changes() -> None:
     assert (told.seq_len, told.headroom, told.set.axes) == (8192, 0.05, {})
     assert told != replace(told, seq_len=4096)
     assert told == replace(told)
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [("recompute", "none, full"), ("recompute_modules", "core_attn, mlp"), ("offload", "none, optimizer"),
+     ("schedule", "1f1b, gpipe"), ("cp_kind", "p2p, a2a"), ("cuda_graph_impl", "none, local"),
+     ("cuda_graph_modules", "attn, mlp"), ("tp", "1, 2")],
+)  # fmt: skip
+def test_errors_name_values_as_they_are_set(axis: str, values: str) -> None:
+    with pytest.raises(PlannerError) as refused:
+        planner.estimate("gpt2", "1x8 h100", set={axis: values.split(", ")})
+    assert refused.value.given == values
