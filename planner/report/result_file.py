@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planner.errors import FileInputError, field_given, field_must
-from planner.spec.findings import Findings, Said
+from planner.spec.findings import Finding, Findings, OrText, Said
 from planner.spec.planfile import Run
 
 _MAKE_ONE = "write one with: planner compare ... --json or planner size ... --json"
@@ -66,7 +66,7 @@ class Doubling(_Record):
     to: int
     speedup: float
     pays: bool
-    binds: Said | None
+    binds: Annotated[Finding | None, OrText(optional=True)]
     excess_seconds: dict[str, float]
 
 
