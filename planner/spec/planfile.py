@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from planner import __version__
 from planner.errors import InputError, NoConfigurationError
 from planner.spec.config import SCHEDULE_LABELS, Schedule
-from planner.spec.findings import Findings, Said
+from planner.spec.findings import Finding, Findings, Said
 from planner.spec.planned_config import PlannedConfig
 from planner.spec.record import Record
 from planner.spec.subject import Subject
@@ -234,6 +234,7 @@ class Choice(Record):
     split: SplitFacts | None = Field(None, description="absent where the split was not solved")
     run: Run | None = None
     why: tuple[Said, ...] = Field((), description="what was decided by what")
+    dryrun: Finding | None = Field(None, description="what a dry run of it says; absent where none was asked for")
 
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
