@@ -84,9 +84,10 @@ def export(
     index = made.index(choice)
     chosen = framework(to or _planned_framework(made, index))
     version = chosen.version(framework_version)
+    files = _rendered(made, chosen, index, version, cluster, stack)
     if dryrun:
         made = _run_dry(made, index, cluster)
-    files = _rendered(made, chosen, index, version, cluster, stack)
+        files = _rendered(made, chosen, index, version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")

@@ -127,9 +127,7 @@ def beside(plan: Plan, run: Run = run_plainly, cluster: str | None = None) -> Pl
     choice = plan.choices[0]
     said = agreement(choice.memory, lambda: run(question_of(plan, choice, cluster)))
     first = choice.model_copy(update={"dryrun": said})
-    return plan.model_copy(
-        update={"choices": (first, *plan.choices[1:]), "headline": (*plan.headline, said)}
-    )
+    return plan.model_copy(update={"choices": (first, *plan.choices[1:]), "headline": (*plan.headline, said)})
 
 
 def agreement(memory: Memory, run: Callable[[], DryRun]) -> Finding:

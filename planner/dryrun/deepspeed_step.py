@@ -69,7 +69,6 @@ def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Record
                 f"a dry run needs a step that DeepSpeed {deepspeed.__version__} runs on tensors without data"
             )
             raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
-        recorder.recording.end = len(recorder.recording.trace)
         del model
         gc.collect()
     return recorder.recording
@@ -203,3 +202,4 @@ def _step_twice(deepspeed: Any, recipe: Recipe, model: Any, config: Any, recorde
                 engine.backward(loss)
             recorder.phase = Phase.OPTIMIZER if number == micro - 1 else Phase.BACKWARD
             engine.step()  # which counts micro-batches
+    recorder.recording.end = len(recorder.recording.trace)  # before the engine's own end

@@ -47,7 +47,6 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
             must = f"a dry run needs a model whose step runs on tensors without data, here {recipe.name}'s"
             raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
-        recorder.recording.end = len(recorder.recording.trace)
         del model
         gc.collect()
     return recorder.recording
@@ -190,6 +189,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
         moments = (one for state in optimizer.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
         optimizer.zero_grad(set_to_none=True)
+    recorder.recording.end = len(recorder.recording.trace)  # before the optimizer's own end
 
 
 def _clip(recipe: Recipe, trained: list[Any]) -> None:

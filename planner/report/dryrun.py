@@ -6,14 +6,17 @@ Left out: the dry run (`planner/dryrun/`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
+from planner import __version__
+from planner.dryrun.beside_snapshot import Beside
 from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
 from planner.dryrun.recording import Phase
+from planner.report.snapshot import snapshot_facts, snapshot_section
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.report.words import dumped, texts
 from planner.spec.verdict import MemoryVerdict
@@ -26,10 +29,12 @@ _COLUMNS: Final = 72
 _MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
 
 
-def dryrun_facts(found: DryRun) -> dict[str, Any]:
-    """The dry run as plain data: amounts in bytes."""
+def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
+    """The dry run as plain data: amounts in bytes. `beside`: the run of a snapshot."""
     worst = found.worst
     return {
+        "kind": "dryrun",
+        "planner_version": __version__,
         "verdict": str(worst.verdict),
         "allocated_peak": worst.allocated_peak,
         "reserved_peak": worst.reserved_peak,
@@ -49,19 +54,21 @@ def dryrun_facts(found: DryRun) -> dict[str, Any]:
         "largest_micro_batch": found.largest_micro_batch,
         "longest_sequence": found.longest_sequence,
         "ranks": [_rank_facts(rank) for rank in found.ranks],
+        "snapshot": None if beside is None else snapshot_facts(beside),
         "assumptions": dumped(found.assumptions),
     }
 
 
 def _rank_facts(rank: RankMemory) -> dict[str, Any]:
-    facts = asdict(rank)
+    facts = asdict(replace(rank, blocks=()))
+    del facts["blocks"]  # as many as there are sizes
     if rank.out_of_memory is not None:
         facts["out_of_memory"]["unallocated"] = rank.out_of_memory.unallocated
     return facts
 
 
-def dryrun_document(found: DryRun) -> RenderableType:
-    """Verdict, peaks, timeline, what is alive at the peak."""
+def dryrun_document(found: DryRun, beside: Beside | None = None) -> RenderableType:
+    """Verdict, peaks, timeline, what is alive at the peak, and what a run of one's own has otherwise."""
     worst = found.worst
     verdict = str(worst.verdict).replace("_", " ")
     head = (
@@ -74,6 +81,8 @@ def dryrun_document(found: DryRun) -> RenderableType:
     blocks.append(
         section("Held at the peak [GiB]", listing(("what", "made in", "GiB", "blocks"), _held(worst.alive)))
     )
+    if beside is not None:
+        blocks.append(snapshot_section(beside, worst))
     if found.assumptions:
         blocks.append(section("Assumed", bullets(texts(found.assumptions))))
     return Group(*blocks)
@@ -127,10 +136,12 @@ def _drawn(rank: RankMemory) -> str:
     points = rank.timeline
     if not points:
         return ""
-    top = max(size for _, size in points)
+    top = max(one.allocated for one in points)
     shown = [points[i * len(points) // _COLUMNS :][: -(-len(points) // _COLUMNS)] for i in range(_COLUMNS)]
-    bars = "".join(_BARS[round(max(size for _, size in part) / top * (len(_BARS) - 1))] for part in shown)
-    marks = "".join(_MARKS.get(part[0][0], " ") for part in shown)
+    bars = "".join(
+        _BARS[round(max(one.allocated for one in part) / top * (len(_BARS) - 1))] for part in shown
+    )
+    marks = "".join(_MARKS.get(part[0].phase, " ") for part in shown)
     return f"{bars}\n{marks}"
 
 

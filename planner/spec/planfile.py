@@ -234,7 +234,9 @@ class Choice(Record):
     split: SplitFacts | None = Field(None, description="absent where the split was not solved")
     run: Run | None = None
     why: tuple[Said, ...] = Field((), description="what was decided by what")
-    dryrun: Finding | None = Field(None, description="what a dry run of it says; absent where none was asked for")
+    dryrun: Finding | None = Field(
+        None, description="what a dry run of it says; absent where none was asked for"
+    )
 
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
