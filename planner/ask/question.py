@@ -56,7 +56,7 @@ def cluster_named() -> Option[Any, str]:
 
 def run_dry(text: str) -> Option[bool, bool]:
     """Whether the training step is run without a device, of a question about configurations."""
-    return option(read.SWITCH, Group.MEMORY, f"{text} (needs PyTorch and transformers).", default=False)
+    return option(read.SWITCH, Group.SEARCH, f"{text} (needs PyTorch and transformers).", default=False)
 
 
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
