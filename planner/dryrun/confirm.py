@@ -137,12 +137,12 @@ def agreement(memory: Memory, run: Callable[[], DryRun]) -> Finding:
     except PlannerError as error:
         return _refused(error)
     estimated, said = allocated_of(memory), ran.worst.verdict
-    off, error = estimated / ran.worst.allocated_peak - 1, memory.error or 0.0
+    off, within = estimated / ran.worst.allocated_peak - 1, memory.error or 0.0
     values = {
         "verdict": str(said), **_peaks(ran), "estimated_verdict": str(memory.verdict), "estimated": estimated,
-        "off": off, "error": error,
+        "off": off, "error": within,
     }  # fmt: skip
-    if memory.verdict is said and abs(off) <= error:
+    if memory.verdict is said and abs(off) <= within:
         return finding("dryrun_agrees", **values)
     return finding("dryrun_disagrees", **values)
 

@@ -10,9 +10,15 @@ from itertools import groupby
 from typing import Any, Final
 
 from planner.dryrun.recording import Holds
-from planner.report.charts import Legend, Row, Spec, alt, data_of, finished, labelled
+from planner.report.chart_data import Row
+from planner.report.charts import Legend, Spec, data_of, finished, labelled
 from planner.report.dryrun_file import MomentFile, RankFile
 from planner.units import GIB
+
+try:
+    import altair as alt
+except ModuleNotFoundError:  # an optional extra
+    alt = None
 
 # from the bottom: what stays over the step lies below what comes and goes
 _COLOURS: Final = {
@@ -130,10 +136,10 @@ def _phases(rows: Sequence[Row], number: int) -> list[Any]:
 
 def _levels(rank: RankFile, top: float, scale: Any) -> list[Any]:
     """The most that the allocator can have, where that is in sight, told to who cannot see, too."""
-    rows = [{"level": rank.limit / GIB, "said": f"limit {rank.limit / GIB:.1f} GiB",
-             "label": f"limit: {rank.limit / GIB:.2f} GiB"}]  # fmt: skip
-    if rows[0]["level"] > top:
+    limit = rank.limit / GIB
+    if limit > top:
         return []
+    rows: list[Row] = [{"level": limit, "said": f"limit {limit:.1f} GiB", "label": f"limit: {limit:.2f} GiB"}]
     base = alt.Chart(data_of(rows))
     rule = base.mark_rule(color="var(--red)", strokeWidth=1.5, strokeDash=[5, 4]).encode(
         y=alt.Y("level:Q", scale=scale), description=labelled()

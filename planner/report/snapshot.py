@@ -58,7 +58,7 @@ def snapshot_section(beside: Beside, ran: RankMemory) -> RenderableType:
     rows = [(name, _gib(own), _gib(dry), f"{off:+.1%}") for name, own, dry, off in peaks]
     table = listing(("peak [GiB]", "run", "dry run", ""), rows)
     sizes = unmatched_rows(beside.only_run, beside.only_dryrun)
-    more = [prose(""), listing(HEADS, sizes, left=2)] if sizes else []
+    more: list[RenderableType] = [prose(""), listing(HEADS, sizes, left=2)] if sizes else []
     told = [prose(line, "dim") for line in remarks(run.events, run.allocated_at_start, run.out_of_memory)]
     return section(f"Beside the run of the snapshot, device {run.device}", Group(table, *more, *told))
 
