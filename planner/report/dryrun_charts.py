@@ -160,11 +160,14 @@ def _hover(rows: Sequence[Row], kinds: Sequence[Holds], x: Any) -> Any:
 
 
 def run_rows(timeline: Sequence[tuple[int, int]]) -> list[Row]:
-    """What a run of one's own has allocated and reserved over its history [GiB]."""
-    return [
+    """What a run of one's own has allocated and reserved over its history [GiB]; the peak has a label."""
+    rows: list[Row] = [
         {"at": at, "allocated": round(allocated / GIB, 4), "reserved": round(reserved / GIB, 4)}
         for at, (allocated, reserved) in enumerate(timeline)
     ]
+    peak = max(rows, key=lambda row: row["allocated"])
+    peak["label"] = f"at the peak: {peak['allocated']:.2f} GiB allocated, {peak['reserved']:.2f} reserved"
+    return rows
 
 
 RUN_LEGEND: Final[Legend] = (("allocated", "var(--blue)"), ("reserved", _RESERVED))

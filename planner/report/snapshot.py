@@ -89,7 +89,7 @@ def unmatched_rows(only_run: Iterable[Size], only_dryrun: Iterable[Size]) -> lis
 
 def _place(one: Size) -> str:
     holds = "" if one.holds is None else one.holds.replace("_", " ")
-    return ", ".join(part for part in (holds, one.where) if part)
+    return ", ".join(part for part in (holds, one.where) if part) or "-"
 
 
 def _gib(size: float) -> str:
