@@ -61,7 +61,7 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"stack": "deepspeed-2025"}, "deepspeed-2025"),
+        ({"stack": "nanotron-2024"}, "nanotron-2024"),
         ({"stack": "transformers-2026+compile"}, "compile"),
         ({"optimizer": "muon"}, "muon"),
         ({"lora_rank": 16, "frozen_bits": 4}, "4 bits"),
