@@ -44,6 +44,14 @@ _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
     AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),
 }
+_UPDATES: Final[Mapping[Optimizer, Update]] = {
+    Optimizer.ADAMW_8BIT: Update.ADAMW_8BIT,
+    Optimizer.ADEMAMIX: Update.ADEMAMIX,
+    Optimizer.SGD: Update.SGD,
+    Optimizer.SGD_MOMENTUM: Update.SGD_MOMENTUM,
+    Optimizer.ADAFACTOR: Update.ADAFACTOR,
+    Optimizer.MUON: Update.MUON,
+}
 
 
 @dataclass(frozen=True)
@@ -189,7 +197,7 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         checkpointing=(
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
-        update=Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED,
+        update=_update(job, options),
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
     )
 
@@ -201,6 +209,12 @@ def _weights(job: Job, options: set[str]) -> Weights:
     return Weights.FP16 if half else Weights.BF16
 
 
+def _update(job: Job, options: set[str]) -> Update:
+    if job.optimizer in _UPDATES:
+        return _UPDATES[job.optimizer]
+    return Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED
+
+
 def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     """Refuse by name what is not run yet. Raises `UnsupportedError`."""
     job, stack = problem.job, problem.stack
@@ -208,7 +222,11 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
         (f"the stack {stack.name}", stack.framework != "transformers"),
         (f"{problem.cluster.num_devices} devices", problem.cluster.num_devices > 1),
         (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
-        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
+        (
+            f"{job.optimizer} beside weights of another format",
+            job.optimizer is Optimizer.ADAMW_BF16 and _weights(job, options) is not Weights.BF16,
+        ),
+        (f"+{FOREACH} with {job.optimizer}", FOREACH in options and job.optimizer in _UPDATES),
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
         (f"weights of {job.frozen_bits} bits", job.lora_rank is not None and job.frozen_bits != 16),
         ("offload", bool(config.offload)),
@@ -216,9 +234,7 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     ]
     named = [what for what, there in refused if there]
     if named:
-        must = (
-            "a dry run runs transformers on one device: AdamW in bf16 or fp16, also under autocast, and LoRA"
-        )
+        must = "a dry run runs transformers on one device, in bf16 or fp16, also under autocast, and LoRA"
         raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} on one device")
 
 

@@ -39,10 +39,16 @@ class Checkpointing(StrEnum):
 
 
 class Update(StrEnum):
-    """The optimizer and how PyTorch runs it."""
+    """The optimizer and how it is run."""
 
     ADAMW_FUSED = "AdamW, fused"
     ADAMW_FOREACH = "AdamW, foreach"
+    ADAMW_8BIT = "AdamW, 8-bit, bitsandbytes"
+    ADEMAMIX = "AdEMAMix, bitsandbytes"
+    SGD = "SGD"
+    SGD_MOMENTUM = "SGD with momentum"
+    ADAFACTOR = "Adafactor"
+    MUON = "Muon"
 
 
 @dataclass(frozen=True)

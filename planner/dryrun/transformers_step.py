@@ -20,9 +20,10 @@ from transformers.initialization import no_init_weights
 
 from planner.dryrun.autocast import cuda_policies
 from planner.dryrun.on_cuda import cuda_branches
-from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Update
+from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.updates import optimizer_of
 from planner.dryrun.values import Values
 from planner.errors import InputError, PlannerError, UnsupportedError
 
@@ -148,7 +149,7 @@ def _with_adapters(recipe: Recipe, model: Any) -> Any:
 
 def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
     trained = [one for one in model.parameters() if one.requires_grad]
-    optimizer = _optimizer(recipe.update, trained)
+    optimizer = optimizer_of(recipe.update, model)
     tokens = torch.randint(0, config.get_text_config().vocab_size, (recipe.micro_batch, recipe.seq_len))
     recorder.hold([tokens], Holds.INPUT)
     autocast = recipe.weights.autocast
@@ -175,11 +176,6 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
         moments = (one for state in optimizer.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
         optimizer.zero_grad(set_to_none=True)
-
-
-def _optimizer(update: Update, trained: list[Any]) -> Any:
-    fused = update is Update.ADAMW_FUSED
-    return torch.optim.AdamW(trained, lr=1e-5, fused=fused or None, foreach=None if fused else True)
 
 
 def _first_line(error: BaseException) -> str:
