@@ -17,13 +17,14 @@ from planner.catalog.stack_options import (
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
+    SDPA_MASK,
     SEPARATOR,
 )
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Texts, Update, Weights
 from planner.dryrun.recording import Recording
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
@@ -33,7 +34,8 @@ from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
-_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+# options of stacks that change what is run
+_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, SDPA_MASK}
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
@@ -192,14 +194,22 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         seq_len=job.seq_len,
         num_microbatches=config.num_microbatches,
         weights=_weights(job, options),
-        attention="eager" if EAGER_ATTENTION in options else "sdpa",
+        attention=_attention(job, options),
         experts="eager" if EAGER_EXPERTS in options else None,
         checkpointing=(
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
         update=_update(job, options),
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
+        texts=None if job.mean_length is None else Texts(int(job.mean_length), job.packed),
     )
+
+
+def _attention(job: Job, options: set[str]) -> str:
+    """Texts end to end need FlashAttention (trl 1.16 sft_config.py `padding_free`), or else a mask of the square."""
+    if EAGER_ATTENTION in options:
+        return "eager"
+    return "flash_attention_2" if job.packed and SDPA_MASK not in options else "sdpa"
 
 
 def _weights(job: Job, options: set[str]) -> Weights:
@@ -230,7 +240,6 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
         (f"weights of {job.frozen_bits} bits", job.lora_rank is not None and job.frozen_bits != 16),
         ("offload", bool(config.offload)),
-        ("padded or packed batches", job.mean_length is not None or job.packed),
     ]
     named = [what for what, there in refused if there]
     if named:

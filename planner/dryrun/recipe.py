@@ -61,6 +61,15 @@ class Adapters:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """Texts of several lengths in a micro-batch; `mean` of them [tokens]."""
+
+    mean: int
+    packed: bool
+    """Are they put end to end, or else padded to the longest?"""
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One rank's training step of a Hugging Face model."""
 
@@ -73,12 +82,14 @@ class Recipe:
     """Accumulated before the update."""
     weights: Weights = Weights.BF16
     attention: str = "sdpa"
-    """`attn_implementation`: "eager", or "sdpa" where the model has it."""
+    """`attn_implementation`: "eager", "flash_attention_2", or "sdpa" where the model has it."""
     experts: str | None = None
     """`experts_implementation`: "grouped_mm" or "eager"; None: as transformers has it."""
     checkpointing: Checkpointing = Checkpointing.NONE
     update: Update = Update.ADAMW_FUSED
     adapters: Adapters | None = None
+    texts: Texts | None = None
+    """None: all sequences are of `seq_len`."""
 
 
 MOST_MICROBATCHES: Final = (

@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.initialization import no_init_weights
 
 from planner.dryrun.autocast import cuda_policies
+from planner.dryrun.batches import inputs_of
+from planner.dryrun.flash_attention import flash_attention
 from planner.dryrun.on_cuda import cuda_branches
 from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe
 from planner.dryrun.recorder import Recorder
@@ -66,6 +68,7 @@ def _on_device() -> Iterator[None]:
         transformers.logging.set_verbosity_error()
         stack.enter_context(cuda_policies())
         stack.enter_context(cuda_branches())
+        stack.enter_context(flash_attention())
         yield
 
 
@@ -114,7 +117,9 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     try:
         with no_init_weights():
             model = transformers.AutoModelForCausalLM.from_config(
-                config, attn_implementation="eager" if recipe.attention == "eager" else None, dtype=held
+                config,
+                attn_implementation=None if recipe.attention == "sdpa" else recipe.attention,
+                dtype=held,
             )
     finally:
         torch.set_default_dtype(torch.float32)
@@ -150,8 +155,8 @@ def _with_adapters(recipe: Recipe, model: Any) -> Any:
 def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = optimizer_of(recipe.update, model)
-    tokens = torch.randint(0, config.get_text_config().vocab_size, (recipe.micro_batch, recipe.seq_len))
-    recorder.hold([tokens], Holds.INPUT)
+    inputs = inputs_of(recipe, config.get_text_config().vocab_size)
+    recorder.hold([one for one in inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
     autocast = recipe.weights.autocast
     dtype = getattr(torch, autocast or "bfloat16")
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
@@ -165,7 +170,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
                 recorder.modules_followed(),
                 torch.autocast("cpu", dtype=dtype, enabled=autocast is not None),
             ):
-                loss = model(input_ids=tokens, labels=tokens).loss / micro
+                loss = model(**inputs).loss / micro
             recorder.phase = Phase.BACKWARD
             with recorder.modules_followed():
                 loss.backward()

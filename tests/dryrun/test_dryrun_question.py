@@ -14,7 +14,7 @@ from planner.ask.question import Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Texts, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
 from planner.units import GIB
@@ -52,6 +52,15 @@ def test_what_is_plain() -> None:
         ({"optimizer": "adamw-8bit"}, {"update": Update.ADAMW_8BIT}),
         ({"optimizer": "adamw-bf16"}, {"update": Update.ADAMW_FUSED}),
         ({"optimizer": "adafactor", "stack": "transformers-2026+amp"}, {"update": Update.ADAFACTOR}),
+        ({"mean_len": 512}, {"texts": Texts(512, packed=False), "attention": "sdpa"}),
+        (
+            {"mean_len": 512, "packed": True},
+            {"texts": Texts(512, packed=True), "attention": "flash_attention_2"},
+        ),
+        (
+            {"mean_len": 512, "packed": True, "stack": "transformers-2026+sdpa-mask"},
+            {"texts": Texts(512, packed=True), "attention": "sdpa"},
+        ),
         ({"lora_rank": 16}, {"adapters": Adapters(16, "all-linear")}),
         ({"lora_rank": 8, "lora_targets": "qkv"}, {"adapters": Adapters(8, ("q_proj", "k_proj", "v_proj"))}),
     ],
@@ -69,7 +78,6 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
         ({"optimizer": "adamw-bf16", "stack": "transformers-2026+amp"}, "adamw-bf16"),
         ({"optimizer": "sgd", "stack": "transformers-2026+adamw-foreach"}, "adamw-foreach with sgd"),
         ({"lora_rank": 16, "frozen_bits": 4}, "4 bits"),
-        ({"packed": True, "mean_len": 512}, "packed"),
     ],
 )
 def test_what_is_not_run_is_refused_by_name(other: dict[str, Any], named: str) -> None:
