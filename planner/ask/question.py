@@ -157,6 +157,19 @@ class Question(Options):
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
+class DryrunQuestion(Question):
+    """A question for a dry run, with what it alone knows: no estimate is made of these."""
+
+    use_dora: Option[bool, bool] = option(
+        read.SWITCH, Group.METHOD, "Weight-decomposed adapters (DoRA), as peft's LoraConfig has them.", default=False)
+    lora_dropout: Option[float | str, float] = option(
+        read.SHARE, Group.METHOD, "Share of what enters an adapter that is dropped.", default=0.0)
+    use_reentrant: Option[bool, bool] = option(
+        read.SWITCH, Group.METHOD, f"With {said('set', 'recompute=full')}: PyTorch's older way of checkpointing.",
+        default=False)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
 class SearchQuestion(Question):
     """A question for a search, with the options of a search alone."""
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from planner.ask.question import Question
+from planner.ask.question import DryrunQuestion
 from planner.cli.campaign import Answer
 from planner.cli.options import JsonOption
 from planner.cli.output import progress, tell
@@ -21,7 +21,7 @@ EPILOG = (
 
 
 def dryrun(
-    asked: Question,
+    asked: DryrunQuestion,
     alloc_conf: Annotated[
         str,
         typer.Option(

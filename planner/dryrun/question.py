@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
-from planner.ask.option import as_written
-from planner.ask.request import DEFAULT_SEQ_LEN, Question, resolve
+from planner.ask.option import as_written, options_of
+from planner.ask.question import DryrunQuestion, Question
+from planner.ask.request import DEFAULT_SEQ_LEN, resolve
 from planner.catalog.stack_options import (
     AUTOCAST,
     EAGER_ATTENTION,
@@ -103,7 +104,7 @@ def make_dryrun(
     asked, peak, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    recipe = recipe_of(problem, config, name, fields)
+    recipe = trained_as(asked, recipe_of(problem, config, name, fields))
     run = _Runs(_step(), _capability(problem), settings, allocator_limit(problem, asked), positions)
     return DryRun(
         model=name,
@@ -124,7 +125,8 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float 
     """The question as planner can read it, the peak that it estimates [bytes], and rows of learned positions.
 
     Of a model that planner has no reader for, everything but the model: it takes the place of one that it has, which
-    one device runs as it runs any. Raises `InputError` for an illegal configuration.
+    one device runs as it runs any. What a dry run alone knows has no estimate. Raises `InputError` for an illegal
+    configuration.
     """
     try:
         model = load_model(asked.model)
@@ -136,7 +138,8 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float 
     if estimate.violations:
         broken = estimate.violations[0]
         raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
-    return asked, estimate.choices[0].memory.peak, model.position_rows
+    peak = None if alone_known(asked) else estimate.choices[0].memory.peak
+    return asked, peak, model.position_rows
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,28 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
         texts=None if job.mean_length is None else Texts(int(job.mean_length), job.packed),
     )
+
+
+def alone_known(asked: Question) -> list[str]:
+    """Names of options of a dry run alone that were given."""
+    own = options_of(DryrunQuestion).keys() - options_of(Question).keys()
+    return sorted(own & as_written(asked).keys())
+
+
+def trained_as(asked: Question, recipe: Recipe) -> Recipe:
+    """The recipe with what a dry run alone knows. Raises `InputError` for what lacks its other half."""
+    if not isinstance(asked, DryrunQuestion):
+        return recipe
+    if (asked.use_dora or asked.lora_dropout) and recipe.adapters is None:
+        name = "use_dora" if asked.use_dora else "lora_dropout"
+        raise InputError(f"{option(name)} needs adapters", "none", f"add {option('lora_rank', 16)}, say")
+    if asked.use_reentrant and recipe.checkpointing is Checkpointing.NONE:
+        must = f"{option('use_reentrant')} needs checkpointing"
+        raise InputError(must, "none", f"add {option('set', 'recompute=full')}")
+    if recipe.adapters is not None:
+        adapters = replace(recipe.adapters, dropout=asked.lora_dropout, dora=asked.use_dora)
+        recipe = replace(recipe, adapters=adapters)
+    return replace(recipe, checkpointing=Checkpointing.REENTRANT) if asked.use_reentrant else recipe
 
 
 def _attention(job: Job, options: set[str]) -> str:

@@ -58,6 +58,9 @@ class Adapters:
     rank: int
     targets: tuple[str, ...] | str
     """Names of modules, or "all-linear"."""
+    dropout: float = 0.0
+    """Share of their input that is dropped [1]."""
+    dora: bool = False
 
 
 @dataclass(frozen=True)

@@ -144,12 +144,11 @@ def _with_adapters(recipe: Recipe, model: Any) -> Any:
     adapters = recipe.adapters
     assert adapters is not None, "asked for"
     targets = adapters.targets if isinstance(adapters.targets, str) else list(adapters.targets)
-    return peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=adapters.rank, lora_alpha=16, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
-        ),
+    config = peft.LoraConfig(
+        r=adapters.rank, lora_alpha=16, target_modules=targets, lora_dropout=adapters.dropout, use_dora=adapters.dora,
+        task_type="CAUSAL_LM",
     )  # fmt: skip
+    return peft.get_peft_model(model, config)
 
 
 def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from planner.answer.estimate import asked_config
-from planner.ask.question import Request
+from planner.ask.question import DryrunQuestion, Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
+from planner.dryrun.question import _known, allocator_limit, alone_known, make_dryrun, recipe_of, trained_as
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Texts, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
@@ -83,6 +83,36 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
 def test_what_is_not_run_is_refused_by_name(other: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedError, match=named):
         recipe(**other)
+
+
+def alone(**other: Any) -> DryrunQuestion:
+    said = {"seq_len": 2048, "global_batch": "8", "stack": "transformers-2026"}
+    return DryrunQuestion("llama-3.2-1b", "1x1 h100", 1, **(said | other))
+
+
+def test_what_a_dry_run_alone_knows() -> None:
+    found = trained_as(alone(use_dora=True, lora_dropout="5%"), recipe(lora_rank=8))
+    assert found.adapters == Adapters(8, "all-linear", 0.05, dora=True)
+    again = trained_as(alone(use_reentrant=True), recipe(set={"recompute": (2,)}))
+    assert again.checkpointing is Checkpointing.REENTRANT
+    assert trained_as(asked(lora_rank=8), recipe(lora_rank=8)) == recipe(lora_rank=8)
+    assert alone_known(alone(use_dora=True, lora_rank=8)) == ["use_dora"]
+    assert alone_known(asked(lora_rank=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "needed"),
+    [({"use_dora": True}, "lora-rank"), ({"lora_dropout": 0.1}, "lora-rank"), ({"use_reentrant": True}, "recompute")],
+)  # fmt: skip
+def test_what_lacks_its_other_half_is_refused(other: dict[str, Any], needed: str) -> None:
+    with pytest.raises(InputError, match=needed):
+        trained_as(alone(**other), recipe())
+
+
+def test_no_estimate_stands_beside_what_it_does_not_know() -> None:
+    fields = hf_fields("llama-3.2-1b")[1]
+    assert _known(alone(lora_rank=8, use_dora=True), fields)[1] is None
+    assert _known(alone(lora_rank=8), fields)[1] is not None
 
 
 def test_more_devices_are_refused() -> None:
