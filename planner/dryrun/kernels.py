@@ -23,8 +23,11 @@ _FP32: Final = 4
 _ROWS: Final = 128  # of queries that a block of the backward kernel takes
 _WIDTHS: Final = 32  # of heads, and 256 above the last multiple of it that has a kernel
 _WIDEST: Final = 192
-# memory-efficient attention in 16 bits from Ampere on: queries and keys of a tile, and the widest head it takes
-_TILES: Final = ((64, 64, 32), (64, 64, 64), (128, 128, 128), (128, 64, 65536))
+# memory-efficient attention from Ampere on, by bytes of a number: queries and keys of a tile, its widest head
+_TILES: Final = {
+    2: ((64, 64, 32), (64, 64, 64), (128, 128, 128), (128, 64, 65536)),
+    4: ((64, 64, 32), (64, 64, 64), (128, 64, 128), (128, 64, 65536)),
+}
 _LOCK: Final = 16  # bytes beside a tile
 _MOST_SPLITS: Final = 200
 
@@ -63,14 +66,15 @@ def _flash_backward(query: Any, key: Any, key_heads: int, rows: int, heads: int)
 
 
 def _efficient_backward(gradient: Any, query: Any, key: Any, value: Any) -> list[int]:
-    """Sums of a row, and gradients in fp32 by tiles, each with a lock: of queries; of keys and values too, where a tile
-    is smaller than a head. A gradient in another order of dimensions is copied. (batch, heads, length, width)."""
+    """Sums of a row, and gradients in fp32 by tiles, each with a lock: of queries; of keys and values in 16 bits too,
+    where a tile is smaller than a head. A gradient in another order of dimensions is copied. (batch, heads, length,
+    width)."""
     batch, heads, length, width = query.shape
     keys, widest = key.shape[2], max(width, value.shape[3])
-    rows, columns, most = next(tile for tile in _TILES if widest <= tile[2])
+    rows, columns, most = next(tile for tile in _TILES[query.element_size()] if widest <= tile[2])
     splits = 1
     floats = -(-length // rows) * -(-width // columns) * (_LOCK // _FP32 + rows * columns)
-    if most > rows:
+    if most > rows and query.element_size() < _FP32:
         splits = max(min(-(-keys // columns), _MOST_SPLITS // (batch * heads)), 1)
         floats += splits * columns * sum(-(-one // rows) * rows for one in (width, value.shape[3]))
     blocks = [batch * heads * length * _FP32, batch * heads * (-(-floats // 4) * 4) * _FP32]

@@ -203,9 +203,13 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
         update=_update(job, options),
-        adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
+        adapters=None if job.lora_rank is None else _adapters(job.lora_rank, job),
         texts=None if job.mean_length is None else Texts(int(job.mean_length), job.packed),
     )
+
+
+def _adapters(rank: int, job: Job) -> Adapters:
+    return Adapters(rank, _TARGETS[job.lora_targets], frozen_bits=job.frozen_bits)
 
 
 def alone_known(asked: Question) -> list[str]:
@@ -263,7 +267,7 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
         ),
         (f"+{FOREACH} with {job.optimizer}", FOREACH in options and job.optimizer in _UPDATES),
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
-        (f"weights of {job.frozen_bits} bits", job.lora_rank is not None and job.frozen_bits != 16),
+        (f"frozen weights of {job.frozen_bits} bits", job.frozen_bits not in (16, 8, 4)),
         ("offload", bool(config.offload)),
     ]
     named = [what for what, there in refused if there]

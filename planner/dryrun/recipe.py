@@ -61,6 +61,8 @@ class Adapters:
     dropout: float = 0.0
     """Share of their input that is dropped [1]."""
     dora: bool = False
+    frozen_bits: int = 16
+    """Of the weights of linear layers that are not trained: 16, or 8 and 4 as bitsandbytes quantises them."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._modules = [""]
         self._module_of = dict[int, str]()  # by number of the backward function
         self._threads = set[bool]()
+        self._paused = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -45,7 +46,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if func.namespace not in _BESIDE and not func.is_view:
+        if func.namespace not in _BESIDE and not func.is_view and not self._paused:
             self._write(func, args, named, made)
         return out
 
@@ -53,6 +54,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         """Write down tensors that are there already, and what they are."""
         for tensor in tensors:
             self.recording.kinds[self._block_of(tensor)] = kind
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing down while it is entered; what is left of it can be held."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     def name_modules(self, model: Any) -> None:
         """Have operations of a model's modules carry their names."""

@@ -15,8 +15,11 @@ _LIBRARY: Final = torch.library.Library("planner", "FRAGMENT")
 
 
 def stand_in(schema: str, results: Callable[..., Any] = lambda *operands: None) -> Any:
-    """The operation of a `schema`, as `torch.library` writes it; `results`: empty ones, of its operands."""
+    """The operation of a `schema`, as `torch.library` writes it; `results`: empty ones, of its operands.
+
+    Its tag says that its results have no values, whatever its operands have.
+    """
     name = schema.partition("(")[0]
-    _LIBRARY.define(schema)
+    _LIBRARY.define(schema, tags=(torch.Tag.nondeterministic_seeded,))
     torch.library.register_fake(f"planner::{name}", results, lib=_LIBRARY)
     return getattr(torch.ops.planner, name).default

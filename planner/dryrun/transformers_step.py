@@ -22,6 +22,7 @@ from planner.dryrun.autocast import cuda_policies
 from planner.dryrun.batches import inputs_of
 from planner.dryrun.flash_attention import flash_attention
 from planner.dryrun.on_cuda import cuda_branches
+from planner.dryrun.quantized import quantize
 from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
@@ -30,6 +31,7 @@ from planner.dryrun.values import Values
 from planner.errors import InputError, PlannerError, UnsupportedError
 
 _TRACED: Final = "is_tracing"
+_HALF: Final = 16
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -112,21 +114,14 @@ def _experts(config: Any) -> int:
 
 def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     """The model, with what is trained of it; its weights are written down."""
-    held = getattr(torch, recipe.weights.held)
-    torch.set_default_dtype(held)
-    try:
-        with no_init_weights():
-            model = transformers.AutoModelForCausalLM.from_config(
-                config,
-                attn_implementation=None if recipe.attention == "sdpa" else recipe.attention,
-                dtype=held,
-            )
-    finally:
-        torch.set_default_dtype(torch.float32)
-    model.tie_weights()
-    recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
+    model = _loaded(recipe, config, recorder)
     if recipe.adapters is not None:
-        model = _with_adapters(recipe, model)
+        from planner.dryrun.adapters import prepare_quantized, with_adapters  # few recipes have adapters
+
+        if recipe.adapters.frozen_bits < _HALF:
+            prepare_quantized(model)
+            recorder.recording.trace.empty_cache()
+        model = with_adapters(recipe.adapters, model)
         recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     model.train()
     if recipe.checkpointing is not Checkpointing.NONE:
@@ -138,17 +133,33 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     return model
 
 
-def _with_adapters(recipe: Recipe, model: Any) -> Any:
-    import peft  # few recipes have adapters
+def _loaded(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
+    """The model as it is loaded, its weights quantised one by one where they are."""
+    bits = _HALF if recipe.adapters is None else recipe.adapters.frozen_bits
+    if bits == _HALF:
+        model = _made(recipe, config, getattr(torch, recipe.weights.held))
+    else:
+        compute = getattr(torch, recipe.weights.autocast or recipe.weights.held)
+        with recorder.paused():
+            model = _made(recipe, config, compute)
+            quantize(model, bits, compute)
+    recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
+    return model
 
-    adapters = recipe.adapters
-    assert adapters is not None, "asked for"
-    targets = adapters.targets if isinstance(adapters.targets, str) else list(adapters.targets)
-    config = peft.LoraConfig(
-        r=adapters.rank, lora_alpha=16, target_modules=targets, lora_dropout=adapters.dropout, use_dora=adapters.dora,
-        task_type="CAUSAL_LM",
-    )  # fmt: skip
-    return peft.get_peft_model(model, config)
+
+def _made(recipe: Recipe, config: Any, held: Any) -> Any:
+    torch.set_default_dtype(held)
+    try:
+        with no_init_weights():
+            model = transformers.AutoModelForCausalLM.from_config(
+                config,
+                attn_implementation=None if recipe.attention == "sdpa" else recipe.attention,
+                dtype=held,
+            )
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.tie_weights()
+    return model
 
 
 def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
@@ -173,6 +184,9 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
             recorder.phase = Phase.BACKWARD
             with recorder.modules_followed():
                 loss.backward()
+            del (
+                loss
+            )  # and with it what its graph holds beside tensors saved, as that of bitsandbytes' 8 bits does
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER
         torch.nn.utils.clip_grad_norm_(trained, 1.0)

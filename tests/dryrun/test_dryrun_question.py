@@ -62,6 +62,10 @@ def test_what_is_plain() -> None:
             {"texts": Texts(512, packed=True), "attention": "sdpa"},
         ),
         ({"lora_rank": 16}, {"adapters": Adapters(16, "all-linear")}),
+        (
+            {"lora_rank": 16, "frozen_bits": 4},
+            {"adapters": Adapters(16, "all-linear", frozen_bits=4)},
+        ),
         ({"lora_rank": 8, "lora_targets": "qkv"}, {"adapters": Adapters(8, ("q_proj", "k_proj", "v_proj"))}),
     ],
 )
@@ -77,7 +81,7 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
         ({"stack": "transformers-2026+compile"}, "compile"),
         ({"optimizer": "adamw-bf16", "stack": "transformers-2026+amp"}, "adamw-bf16"),
         ({"optimizer": "sgd", "stack": "transformers-2026+adamw-foreach"}, "adamw-foreach with sgd"),
-        ({"lora_rank": 16, "frozen_bits": 4}, "4 bits"),
+        ({"lora_rank": 16, "frozen_bits": 32}, "32 bits"),
     ],
 )
 def test_what_is_not_run_is_refused_by_name(other: dict[str, Any], named: str) -> None:
