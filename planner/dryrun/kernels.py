@@ -14,7 +14,9 @@ from typing import Any, Final
 
 _MIB: Final = 2**20
 PRODUCTS: Final = frozenset(
-    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm")
+    f"aten.{name}.{way}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm")
+    for way in ("default", "out")
 )
 _SDPA_FLASH_BACKWARD: Final = "aten._scaled_dot_product_flash_attention_backward.default"
 _FLASH_BACKWARD: Final = "aten._flash_attention_backward.default"

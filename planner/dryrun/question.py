@@ -18,6 +18,7 @@ from planner.catalog.stack_options import (
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
+    LIGER,
     SDPA_MASK,
     SEPARATOR,
 )
@@ -36,7 +37,7 @@ from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 # options of stacks that change what is run
-_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, SDPA_MASK}
+_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, SDPA_MASK}
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
@@ -204,6 +205,7 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         ),
         update=_update(job, options),
         adapters=None if job.lora_rank is None else _adapters(job.lora_rank, job),
+        liger=LIGER in options,
         texts=None if job.mean_length is None else Texts(int(job.mean_length), job.packed),
     )
 

@@ -95,6 +95,8 @@ class Recipe:
     adapters: Adapters | None = None
     texts: Texts | None = None
     """None: all sequences are of `seq_len`."""
+    liger: bool = False
+    """`use_liger_kernel`."""
 
 
 MOST_MICROBATCHES: Final = (

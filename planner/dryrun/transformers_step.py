@@ -42,9 +42,9 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     """
     config = _config_of(recipe)
     recorder = Recorder(Values(_experts(config)), capability)
-    with _on_device(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+    with _on_device() as undone, FakeTensorMode(allow_non_fake_inputs=True), recorder:
         try:
-            model = _built(recipe, config, recorder)
+            model = _built(recipe, config, recorder, undone)
             with _not_traced():
                 _step_twice(recipe, model, config, recorder)
         except PlannerError:
@@ -60,8 +60,8 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
 
 
 @contextmanager
-def _on_device() -> Iterator[None]:
-    """PyTorch and transformers as they are on a GPU, and silent."""
+def _on_device() -> Iterator[ExitStack]:
+    """PyTorch and transformers as they are on a GPU, and silent; with what undoes other changes too."""
     level = transformers.logging.get_verbosity()
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -71,7 +71,7 @@ def _on_device() -> Iterator[None]:
         stack.enter_context(cuda_policies())
         stack.enter_context(cuda_branches())
         stack.enter_context(flash_attention())
-        yield
+        yield stack
 
 
 @contextmanager
@@ -112,9 +112,13 @@ def _experts(config: Any) -> int:
     return next((int(getattr(text, name)) for name in _EXPERTS if getattr(text, name, None)), 0)
 
 
-def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
+def _built(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
     """The model, with what is trained of it; its weights are written down."""
     model = _loaded(recipe, config, recorder)
+    if recipe.liger:
+        from planner.dryrun.liger import with_liger  # few recipes have it
+
+        with_liger(model, undone)
     if recipe.adapters is not None:
         from planner.dryrun.adapters import prepare_quantized, with_adapters  # few recipes have adapters
 

@@ -46,6 +46,7 @@ def test_what_is_plain() -> None:
         ({"stack": "transformers-2026+amp"}, {"weights": Weights.AMP_BF16}),
         ({"stack": "transformers-2026+amp", "precision": "fp16"}, {"weights": Weights.AMP_FP16}),
         ({"precision": "fp16"}, {"weights": Weights.FP16}),
+        ({"stack": "transformers-2026+use-liger-kernel"}, {"liger": True}),
         ({"stack": "transformers-2026+eager-attention"}, {"attention": "eager"}),
         ({"stack": "transformers-2026+adamw-foreach"}, {"update": Update.ADAMW_FOREACH}),
         ({"set": {"micro_batch": (2,), "recompute": (2,)}}, {"checkpointing": Checkpointing.NON_REENTRANT}),
@@ -79,6 +80,7 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
     [
         ({"stack": "deepspeed-2025"}, "deepspeed-2025"),
         ({"stack": "transformers-2026+compile"}, "compile"),
+        ({"stack": "transformers-2026+use-liger-kernel-0.6.1"}, "use-liger-kernel-0.6.1"),
         ({"optimizer": "adamw-bf16", "stack": "transformers-2026+amp"}, "adamw-bf16"),
         ({"optimizer": "sgd", "stack": "transformers-2026+adamw-foreach"}, "adamw-foreach with sgd"),
         ({"lora_rank": 16, "frozen_bits": 32}, "32 bits"),
