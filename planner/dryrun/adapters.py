@@ -36,7 +36,9 @@ class _Adapted8(Adapted):  # type: ignore[misc]  # peft is not checked
     """An adapter beside 8 bits: its result is cast, where no autocast is on, before the two are added."""
 
     def forward(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """The base layer's result and the adapter's."""
+        """The base layer's result and the adapter's; the base layer's alone where adapters are taken off."""
+        if self.disable_adapters:
+            return self.base_layer(x)
         result, casts = self._base(x), not torch.is_autocast_enabled("cpu")
         (name,) = self.active_adapters
         into = self.lora_A[name]

@@ -37,7 +37,7 @@ def _padded(rows: int, length: int, mean: int, vocabulary: int) -> dict[str, Any
     with unset_fake_temporarily():
         ends = torch.tensor([length] + (rows - 1) * [mean])
         mask = (torch.arange(length)[None] < ends[:, None]).long()
-    return {"input_ids": tokens, "attention_mask": _fake(mask), "labels": labels}
+    return {"input_ids": tokens, "attention_mask": known(mask), "labels": labels}
 
 
 def _packed(length: int, mean: int, vocabulary: int) -> dict[str, Any]:
@@ -48,15 +48,16 @@ def _packed(length: int, mean: int, vocabulary: int) -> dict[str, Any]:
         ends = torch.cat([starts, torch.tensor([length], dtype=torch.int32)])
         places = torch.arange(length)[None]
         positions, text = places % mean, (places // mean).int()
-    ends = _fake(ends)
+    ends = known(ends)
     longest = min(mean, length)
     return {
-        "input_ids": tokens, "labels": labels, "position_ids": _fake(positions), "seq_idx": _fake(text),
+        "input_ids": tokens, "labels": labels, "position_ids": known(positions), "seq_idx": known(text),
         "cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest,
     }  # fmt: skip
 
 
-def _fake(value: Any) -> Any:
+def known(value: Any) -> Any:
+    """A fake tensor that holds a value."""
     fake = torch.empty(value.shape, dtype=value.dtype)
     give_value(fake, value)
     return fake

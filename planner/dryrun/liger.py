@@ -25,6 +25,7 @@ from planner.errors import UnsupportedError
 
 PROCESSORS: Final = 132  # of a device, each with sums of a norm's gradients: of H100; others have 108 to 148
 _HALVES: Final = (torch.bfloat16, torch.float16)
+_ROTATE: Final = "apply_rotary_pos_emb"
 
 _norm = stand_in(
     "liger_rms_norm(Tensor x, Tensor weight) -> (Tensor, Tensor)",
@@ -79,8 +80,8 @@ FAMILIES: Final[Mapping[str, Layers]] = {
 }
 
 
-def with_liger(model: Any, undone: ExitStack) -> None:
-    """Have a model run Liger's kernels until `undone` is closed. Raises `UnsupportedError`."""
+def with_liger(model: Any, undone: ExitStack, loss: bool) -> None:
+    """Have a model run Liger's kernels until `undone` is closed, that of the `loss` too. Raises `UnsupportedError`."""
     family = model.config.model_type
     if family not in LIGER_FAMILIES:  # of which it has no layers
         return
@@ -95,11 +96,12 @@ def with_liger(model: Any, undone: ExitStack) -> None:
         for name in (*layers.in_place, *layers.apart):
             _bind(layer.get_submodule(name), _norm_forward(name in layers.in_place))
         _bind(layer.mlp, _apart if layers.mlp == "gate_proj up_proj" else _together)
-    _bind(model, _with_loss)
+    if loss:
+        _bind(model, _with_loss)
     if layers.rotates:
         module = sys.modules[type(model).__module__]
-        undone.callback(setattr, module, "apply_rotary_pos_emb", module.apply_rotary_pos_emb)
-        module.apply_rotary_pos_emb = _rotated
+        undone.callback(setattr, module, _ROTATE, getattr(module, _ROTATE))
+        setattr(module, _ROTATE, _rotated)
 
 
 def _bind(module: Any, forward: Callable[..., Any]) -> None:

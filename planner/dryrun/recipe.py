@@ -74,6 +74,28 @@ class Texts:
     """Are they put end to end, or else padded to the longest?"""
 
 
+class Method(StrEnum):
+    """What is trained for, beside the next token."""
+
+    DPO = "dpo"
+    GRPO = "grpo"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss of trl's; `beta`: of the divergence from the reference model. `num_iterations`: of GRPO, steps with the
+    same completions. `completion`: tokens of a text behind its prompt; None: all but one."""
+
+    method: Method
+    beta: float
+    num_iterations: int = 1
+    completion: int | None = None
+
+    def completed(self, length: int) -> int:
+        """Tokens behind the prompt, of a text of so many."""
+        return length - 1 if self.completion is None else min(self.completion, length - 1)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One rank's training step of a Hugging Face model."""
@@ -97,6 +119,8 @@ class Recipe:
     """None: all sequences are of `seq_len`."""
     liger: bool = False
     """`use_liger_kernel`."""
+    objective: Objective | None = None
+    """None: the next token."""
 
 
 MOST_MICROBATCHES: Final = (

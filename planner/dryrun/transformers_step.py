@@ -11,6 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -28,7 +30,7 @@ from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.updates import optimizer_of
 from planner.dryrun.values import Values
-from planner.errors import InputError, PlannerError, UnsupportedError
+from planner.errors import InputError, PlannerError, UnsupportedError, install_hint
 
 _TRACED: Final = "is_tracing"
 _HALF: Final = 16
@@ -41,12 +43,14 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     Raises `InputError` for a configuration that transformers refuses, `UnsupportedError` for what cannot be run.
     """
     config = _config_of(recipe)
+    if recipe.objective is not None:
+        _load_trl()
     recorder = Recorder(Values(_experts(config)), capability)
     with _on_device() as undone, FakeTensorMode(allow_non_fake_inputs=True), recorder:
         try:
             model = _built(recipe, config, recorder, undone)
             with _not_traced():
-                _step_twice(recipe, model, config, recorder)
+                _step_twice(recipe, model, _task(recipe, model, config, recorder, undone), recorder)
         except PlannerError:
             raise
         except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
@@ -57,6 +61,16 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     del model
     gc.collect()
     return recorder.recording
+
+
+def _load_trl() -> None:
+    """Before tensors are fake. Raises `InputError` where it is missing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module("planner.dryrun.preferences")
+    except ImportError as error:
+        raise InputError("losses of DPO and GRPO need trl", str(error), install_hint("dryrun")) from error
 
 
 @contextmanager
@@ -118,7 +132,11 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -
     if recipe.liger:
         from planner.dryrun.liger import with_liger  # few recipes have it
 
-        with_liger(model, undone)
+        with_liger(model, undone, loss=recipe.objective is None)
+    if recipe.objective is not None:
+        from planner.dryrun.preferences import add_heads
+
+        add_heads(recipe, model, undone)
     if recipe.adapters is not None:
         from planner.dryrun.adapters import prepare_quantized, with_adapters  # few recipes have adapters
 
@@ -166,11 +184,27 @@ def _made(recipe: Recipe, config: Any, held: Any) -> Any:
     return model
 
 
-def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
+def _task(recipe: Recipe, model: Any, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
+    """What a step's passes are run for: `begin`, of a step, and `loss`, of a micro-batch."""
+    if recipe.objective is None:
+        inputs = inputs_of(recipe, config.get_text_config().vocab_size)
+        return SimpleNamespace(
+            inputs=inputs, begin=lambda micro_batches: None, loss=lambda: model(**inputs).loss
+        )
+    from planner.dryrun.preferences import Preferences, add_heads, reference_needed
+
+    reference = None
+    if reference_needed(recipe):
+        reference = _loaded(recipe, config, recorder).eval()
+        add_heads(recipe, reference, undone)
+        recorder.name_modules(reference, "reference.")
+    return Preferences(recipe, model, reference, recorder)
+
+
+def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> None:
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = optimizer_of(recipe.update, model)
-    inputs = inputs_of(recipe, config.get_text_config().vocab_size)
-    recorder.hold([one for one in inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
+    recorder.hold([one for one in task.inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
     autocast = recipe.weights.autocast
     dtype = getattr(torch, autocast or "bfloat16")
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
@@ -178,13 +212,16 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
         if step:
             recorder.recording.second_step = len(recorder.recording.trace)
             recorder.recording.trace.reset_peaks()
+        recorder.phase = Phase.FORWARD
+        with recorder.modules_followed(), torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
+            task.begin(micro)
         for _ in range(micro):
             recorder.phase = Phase.FORWARD
             with (
                 recorder.modules_followed(),
                 torch.autocast("cpu", dtype=dtype, enabled=autocast is not None),
             ):
-                loss = model(**inputs).loss / micro
+                loss = task.loss() / micro
             recorder.phase = Phase.BACKWARD
             with recorder.modules_followed():
                 loss.backward()

@@ -14,7 +14,7 @@ from planner.ask.question import DryrunQuestion, Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.question import _known, allocator_limit, alone_known, make_dryrun, recipe_of, trained_as
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Texts, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Texts, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
 from planner.units import GIB
@@ -104,6 +104,40 @@ def test_what_a_dry_run_alone_knows() -> None:
     assert trained_as(asked(lora_rank=8), recipe(lora_rank=8)) == recipe(lora_rank=8)
     assert alone_known(alone(use_dora=True, lora_rank=8)) == ["use_dora"]
     assert alone_known(asked(lora_rank=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({"method": "dpo"}, Objective(Method.DPO, 0.1)),
+        ({"method": "grpo"}, Objective(Method.GRPO, 0.0)),
+        (
+            {"method": "grpo", "beta": 0.04, "num_iterations": 2, "completion_len": "1k"},
+            Objective(Method.GRPO, 0.04, 2, 1024),
+        ),
+    ],
+)
+def test_methods_have_the_settings_of_trl(other: dict[str, Any], found: Objective) -> None:
+    assert trained_as(alone(**other), recipe()).objective == found
+    assert found.completed(2048) == (found.completion or 2047)
+
+
+@pytest.mark.parametrize(
+    ("other", "of_all", "named"),
+    [
+        ({"method": "ppo"}, {}, "ppo"),
+        ({"beta": 0.1}, {}, "beta needs"),
+        ({"method": "dpo", "num_iterations": 2}, {}, "needs grpo"),
+        ({"method": "dpo", "completion_len": 2048}, {}, "1 to 2,047"),
+        ({"method": "dpo"}, {"mean_len": 512, "packed": True}, "packed"),
+        ({"method": "grpo"}, {"mean_len": 512}, "padded"),
+    ],
+)
+def test_methods_are_refused_what_they_have_not(
+    other: dict[str, Any], of_all: dict[str, Any], named: str
+) -> None:
+    with pytest.raises((InputError, UnsupportedError), match=named):
+        trained_as(alone(**other), recipe(**of_all))
 
 
 @pytest.mark.parametrize(
