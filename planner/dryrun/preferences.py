@@ -61,6 +61,18 @@ def add_heads(recipe: Recipe, model: Any, undone: ExitStack) -> None:
         setattr(module, name, own)
     dpo = recipe.objective.method is Method.DPO
     utils.add_fused_lm_head(model, outputs=_DPO_OUTPUTS if dpo else _GRPO_OUTPUTS)
+    if recipe.weights.autocast is not None:
+        model.forward = _under_autocast(model.forward, getattr(torch, recipe.weights.autocast))
+
+
+def _under_autocast(forward: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+    """Each model's pass by itself, as Accelerate prepares models; casts of weights are kept as long."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=dtype):
+            return forward(*args, **kwargs)
+
+    return run
 
 
 def _forward_tile(tile: Any, _: Any, targets: Any, most: Any, sums: Any, *rest: Any, **__: Any) -> None:

@@ -205,7 +205,7 @@ def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> No
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = optimizer_of(recipe.update, model)
     recorder.hold([one for one in task.inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
-    autocast = recipe.weights.autocast
+    autocast = recipe.weights.autocast if recipe.objective is None else None
     dtype = getattr(torch, autocast or "bfloat16")
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):

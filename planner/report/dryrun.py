@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
+from planner.dialect import option
 from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
 from planner.dryrun.recording import Phase
@@ -101,6 +102,8 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
 
 
 def _estimate(found: DryRun) -> tuple[str, str]:
+    if found.unestimated:
+        return "none", f"planner estimate has no {', '.join(map(option, found.unestimated))}"
     if found.estimated_peak is None:
         return "none", "planner has no reader for this model"
     return format_capacity(found.estimated_peak), "by planner estimate, with all that lies outside PyTorch"

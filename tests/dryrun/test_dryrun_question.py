@@ -13,7 +13,8 @@ from planner.answer.estimate import asked_config
 from planner.ask.question import DryrunQuestion, Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.question import _known, allocator_limit, alone_known, make_dryrun, recipe_of, trained_as
+from planner.dryrun.methods import alone_known, trained_as
+from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Texts, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
@@ -102,8 +103,8 @@ def test_what_a_dry_run_alone_knows() -> None:
     again = trained_as(alone(use_reentrant=True), recipe(set={"recompute": (2,)}))
     assert again.checkpointing is Checkpointing.REENTRANT
     assert trained_as(asked(lora_rank=8), recipe(lora_rank=8)) == recipe(lora_rank=8)
-    assert alone_known(alone(use_dora=True, lora_rank=8)) == ["use_dora"]
-    assert alone_known(asked(lora_rank=8)) == []
+    assert alone_known(alone(use_dora=True, lora_rank=8)) == ("use_dora",)
+    assert alone_known(asked(lora_rank=8)) == ()
 
 
 @pytest.mark.parametrize(

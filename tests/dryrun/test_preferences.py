@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recipe import Adapters, Checkpointing, Method, Objective, Recipe
+from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.outcome import alive_at, replay
+from planner.dryrun.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
 from tests.dryrun.test_dryrun_step import HOPPER, PARAMETERS, TINY, held, memory
 
@@ -69,6 +71,15 @@ def test_adapters_are_taken_off_for_the_reference() -> None:
     assert held(memory(adapted), Holds.WEIGHTS) < 2.5 * PARAMETERS
     quantised = replace(DPO, adapters=Adapters(8, "all-linear", frozen_bits=4))
     assert held(memory(quantised), Holds.OPTIMIZER_STATES) == held(memory(adapted), Holds.OPTIMIZER_STATES)
+
+
+def test_casts_of_the_reference_are_gone_when_its_pass_ends() -> None:
+    """Under autocast of each model by itself: no more than the trained one's 16-bit weights, which its graph holds."""
+    found = recorded(replace(DPO, weights=Weights.AMP_BF16))
+    starts = [one.first for one in found.operations if one.phase is Phase.BACKWARD]
+    event = next(start for start in starts if start > found.second_step) - 1
+    alive = alive_at(found, replay(found.trace, AllocatorSettings(), stop=found.end), event)
+    assert not [one for one in alive if one.module.startswith("reference.")]
 
 
 def test_checkpointing_is_off_for_the_reference() -> None:
