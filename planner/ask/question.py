@@ -169,6 +169,34 @@ class EstimateQuestion(Question):
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
+class DryrunQuestion(Question):
+    """A question for a dry run, with what it alone knows: no estimate is made of these."""
+
+    use_dora: Option[bool, bool] = option(
+        read.SWITCH, Group.METHOD, "Weight-decomposed adapters (DoRA), as peft's LoraConfig has them.", default=False)
+    lora_dropout: Option[float | str, float] = option(
+        read.SHARE, Group.METHOD, "Share of what enters an adapter that is dropped.", default=0.0)
+    method: Option[str, str] = option(
+        read.TEXT, Group.METHOD,
+        "What is trained for: sft, the next token (default); dpo or grpo, losses of trl with passes of the reference "
+        "and old policy. With dpo each sequence of a batch is a pair of texts.",
+        default="sft", names=lambda: ("sft", "dpo", "grpo"))
+    completion_len: Option[int | str, int | None] = option(
+        read.LENGTH, Group.METHOD,
+        "Tokens of a text behind its prompt, with dpo and grpo (default: all but one, which takes most memory).",
+        unit="tokens")
+    beta: Option[float, float | None] = option(
+        read.number(), Group.METHOD,
+        "Weight of the divergence from the reference model (default: that of trl, 0.1 with dpo, none with grpo).")
+    num_iterations: Option[int, int] = option(
+        read.whole(example="2"), Group.METHOD,
+        "With grpo, steps on the same completions; above 1 their old policy is run too.", default=1)
+    use_reentrant: Option[bool, bool] = option(
+        read.SWITCH, Group.METHOD, f"With {said('set', 'recompute=full')}: PyTorch's older way of checkpointing.",
+        default=False)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
 class SearchQuestion(Question):
     """A question for a search, with the options of a search alone."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from planner.ask.question import Question
+from planner.ask.question import DryrunQuestion
 from planner.cli.campaign import Answer
 from planner.cli.options import AnswerOption, JsonOption
 from planner.cli.output import progress, tell
@@ -28,7 +28,7 @@ EPILOG = (
 
 
 def dryrun(
-    asked: Question,
+    asked: DryrunQuestion,
     alloc_conf: Annotated[
         str,
         typer.Option(

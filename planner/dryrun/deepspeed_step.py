@@ -49,7 +49,7 @@ def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Record
     recorder.host_is_apart = True
     with (
         redirect_stdout(sys.stderr),
-        _on_device(),
+        _on_device() as undone,
         process_of(0, recipe.ranks, recorder),
         _accelerator(deepspeed, recorder),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -57,7 +57,7 @@ def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Record
     ):
         try:
             with torch.device(_DEVICE):
-                model = _prepared(recipe, config)
+                model = _prepared(recipe, config, recorder, undone)
             recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
             recorder.name_modules(model)
             with _not_traced():
@@ -179,6 +179,7 @@ def _step_twice(deepspeed: Any, recipe: Recipe, model: Any, config: Any, recorde
         for key, value in recipe.deepspeed.items()
         if key not in ("optimizer", "train_batch_size", "steps_per_print", "wall_clock_breakdown")
     } | {
+        "train_micro_batch_size_per_gpu": recipe.micro_batch,
         "gradient_accumulation_steps": micro,
         "zero_force_ds_cpu_optimizer": False,  # PyTorch's fused update holds what DeepSpeed's own kernels hold
         "zero_allow_untested_optimizer": True,

@@ -34,9 +34,7 @@ def cuda_branches() -> Iterator[None]:
             ("dropout", _dropout),
         ):
             library.impl(name, func, "AutogradCPU")
-        functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = _attention(
-            plain
-        )
+        functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = _attend
         torch.nn.Module._apply = _apply
         yield
     finally:
@@ -63,26 +61,25 @@ def _dropout(tensor: Any, share: float, train: bool) -> Any:
     return aten.native_dropout(tensor, share, train)[0]
 
 
-def _attention(plain: Any) -> Any:
-    def attend(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: float | None = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
-            query, key, value = (one.to(dtype) for one in (query, key, value))
-        if query.dim() == 4 and _runs_flash(query, key, value, attn_mask):
-            return aten._scaled_dot_product_flash_attention(
-                query, key, value, dropout_p, is_causal, scale=scale
-            )[0]
-        if query.dim() == 4 and key.shape[1] == query.shape[1]:
-            needed = torch.is_grad_enabled() and query.requires_grad
-            return aten._scaled_dot_product_efficient_attention(
-                query, key, value, _aligned(attn_mask, query, key), needed, dropout_p, is_causal, scale=scale
-            )[0]
-        return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-
-    return attend
+def _attend(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (one.to(dtype) for one in (query, key, value))
+    if query.dim() == 4 and _runs_flash(query, key, value, attn_mask):
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
+            0
+        ]
+    if query.dim() == 4 and key.shape[1] == query.shape[1]:
+        needed = torch.is_grad_enabled() and query.requires_grad
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, _aligned(attn_mask, query, key), needed, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
 
 
 def _runs_flash(query: Any, key: Any, value: Any, mask: Any) -> bool:

@@ -11,21 +11,25 @@ from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
 from planner.ask.option import as_written
-from planner.ask.request import DEFAULT_SEQ_LEN, Question, resolve
+from planner.ask.question import Question
+from planner.ask.request import DEFAULT_SEQ_LEN, resolve
 from planner.catalog.stack_options import (
     AUTOCAST,
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
+    LIGER,
     NO_SYNC,
+    SDPA_MASK,
     SEPARATOR,
 )
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.deepspeed_question import DEEPSPEED, deepspeed_recipe
+from planner.dryrun.methods import alone_known, trained_as
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Texts, Update, Weights
 from planner.dryrun.recording import Recording
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
@@ -35,13 +39,8 @@ from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
-_RUN: Final = {
-    AUTOCAST,
-    EAGER_ATTENTION,
-    EAGER_EXPERTS,
-    FOREACH,
-    NO_SYNC,
-}  # options of stacks that change what is run
+# options of stacks that change what is run
+_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, NO_SYNC, SDPA_MASK}
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
@@ -53,13 +52,22 @@ _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
     AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),
 }
+_UPDATES: Final[Mapping[Optimizer, Update]] = {
+    Optimizer.ADAMW_8BIT: Update.ADAMW_8BIT,
+    Optimizer.ADEMAMIX: Update.ADEMAMIX,
+    Optimizer.SGD: Update.SGD,
+    Optimizer.SGD_MOMENTUM: Update.SGD_MOMENTUM,
+    Optimizer.ADAFACTOR: Update.ADAFACTOR,
+    Optimizer.MUON: Update.MUON,
+}
 
 
 @dataclass(frozen=True)
 class DryRun:
     """What one configuration does to its devices, by running its software's own step.
 
-    `estimated_peak`: what `planner estimate` says of the same, none for a model that it has no reader for [bytes].
+    `estimated_peak`: what `planner estimate` says of the same, none for a model that it has no reader for and for
+    options that it does not know, `unestimated` [bytes].
     """
 
     model: str
@@ -71,6 +79,7 @@ class DryRun:
     """Packages that were run, and their versions."""
     ranks: tuple[RankMemory, ...]
     estimated_peak: float | None
+    unestimated: tuple[str, ...]
     largest_micro_batch: int | None
     """That runs at this sequence length, 0 where none does; None where it was not sought."""
     longest_sequence: int | None
@@ -102,7 +111,7 @@ def make_dryrun(
     asked, peak, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    recipe = recipe_of(problem, config, name, fields)
+    recipe = trained_as(asked, recipe_of(problem, config, name, fields))
     run = _Runs(
         _step(problem.stack.framework),
         _capability(problem),
@@ -119,6 +128,7 @@ def make_dryrun(
         software=_software(["deepspeed"] if problem.stack.framework == DEEPSPEED else ["peft"]),
         ranks=(run.memory(recipe),),
         estimated_peak=peak,
+        unestimated=alone_known(asked),
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
         assumptions=(*unsaid, *assumed, *defaults),
@@ -129,7 +139,8 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float 
     """The question as planner can read it, the peak that it estimates [bytes], and rows of learned positions.
 
     Of a model that planner has no reader for, everything but the model: it takes the place of one that it has, which
-    one device runs as it runs any. Raises `InputError` for an illegal configuration.
+    one device runs as it runs any. What a dry run alone knows has no estimate. Raises `InputError` for an illegal
+    configuration.
     """
     try:
         model = load_model(asked.model)
@@ -141,7 +152,8 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float 
     if estimate.violations:
         broken = estimate.violations[0]
         raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
-    return asked, estimate.choices[0].memory.peak, model.position_rows
+    peak = None if alone_known(asked) else estimate.choices[0].memory.peak
+    return asked, peak, model.position_rows
 
 
 @dataclass(frozen=True)
@@ -201,19 +213,32 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         seq_len=job.seq_len,
         num_microbatches=config.num_microbatches,
         weights=_weights(job, options),
-        attention="eager" if EAGER_ATTENTION in options else "sdpa",
+        attention=_attention(job, options),
         experts="eager" if EAGER_EXPERTS in options else None,
         checkpointing=(
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
-        update=Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED,
+        update=_update(job, options),
         sharding=_SHARDING[config.zero],
         shards=(config.hsdp or config.dp) if config.zero else 1,
         replicas=config.dp // (config.hsdp or config.dp) if config.zero else config.dp,
         tensor=config.tp,
         accumulates_whole=NO_SYNC in options,
-        adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
+        adapters=None if job.lora_rank is None else _adapters(job.lora_rank, job),
+        liger=LIGER in options,
+        texts=None if job.mean_length is None else Texts(int(job.mean_length), job.packed),
     )
+
+
+def _adapters(rank: int, job: Job) -> Adapters:
+    return Adapters(rank, _TARGETS[job.lora_targets], frozen_bits=job.frozen_bits)
+
+
+def _attention(job: Job, options: set[str]) -> str:
+    """Texts end to end need FlashAttention (trl 1.16 sft_config.py `padding_free`), or else a mask of the square."""
+    if EAGER_ATTENTION in options:
+        return "eager"
+    return "flash_attention_2" if job.packed and SDPA_MASK not in options else "sdpa"
 
 
 def _weights(job: Job, options: set[str]) -> Weights:
@@ -223,25 +248,35 @@ def _weights(job: Job, options: set[str]) -> Weights:
     return Weights.FP16 if half else Weights.BF16
 
 
+def _update(job: Job, options: set[str]) -> Update:
+    if job.optimizer in _UPDATES:
+        return _UPDATES[job.optimizer]
+    return Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED
+
+
 def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     """Refuse by name what is not run yet. Raises `UnsupportedError`."""
     job, stack = problem.job, problem.stack
     refused = [
         (f"the stack {stack.name}", stack.framework != "transformers"),
         (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
-        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
+        (
+            f"{job.optimizer} beside weights of another format",
+            job.optimizer is Optimizer.ADAMW_BF16 and _weights(job, options) is not Weights.BF16,
+        ),
+        (f"+{FOREACH} with {job.optimizer}", FOREACH in options and job.optimizer in _UPDATES),
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
-        (f"weights of {job.frozen_bits} bits", job.lora_rank is not None and job.frozen_bits != 16),
+        (f"frozen weights of {job.frozen_bits} bits", job.frozen_bits not in (16, 8, 4)),
+        (
+            f"frozen weights of {job.frozen_bits} bits on several devices",
+            job.frozen_bits in (8, 4) and problem.cluster.num_devices > 1,
+        ),
         ("offload", bool(config.offload)),
-        ("padded or packed batches", job.mean_length is not None or job.packed),
     ]
     named = [what for what, there in refused if there]
     if named:
-        must = (
-            "a dry run runs transformers on one device, under DDP or FSDP2: AdamW in bf16 or fp16, also under "
-            "autocast, and LoRA"
-        )
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)}")
+        must = "a dry run runs transformers, also under DDP and FSDP2, in bf16 or fp16, also under autocast"
+        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} without it")
 
 
 def _capability(problem: Problem) -> tuple[int, int]:

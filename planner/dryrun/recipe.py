@@ -39,10 +39,16 @@ class Checkpointing(StrEnum):
 
 
 class Update(StrEnum):
-    """The optimizer and how PyTorch runs it."""
+    """The optimizer and how it is run."""
 
     ADAMW_FUSED = "AdamW, fused"
     ADAMW_FOREACH = "AdamW, foreach"
+    ADAMW_8BIT = "AdamW, 8-bit, bitsandbytes"
+    ADEMAMIX = "AdEMAMix, bitsandbytes"
+    SGD = "SGD"
+    SGD_MOMENTUM = "SGD with momentum"
+    ADAFACTOR = "Adafactor"
+    MUON = "Muon"
 
 
 class Sharding(StrEnum):
@@ -60,6 +66,42 @@ class Adapters:
     rank: int
     targets: tuple[str, ...] | str
     """Names of modules, or "all-linear"."""
+    dropout: float = 0.0
+    """Share of their input that is dropped [1]."""
+    dora: bool = False
+    frozen_bits: int = 16
+    """Of the weights of linear layers that are not trained: 16, or 8 and 4 as bitsandbytes quantises them."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of several lengths in a micro-batch; `mean` of them [tokens]."""
+
+    mean: int
+    packed: bool
+    """Are they put end to end, or else padded to the longest?"""
+
+
+class Method(StrEnum):
+    """What is trained for, beside the next token."""
+
+    DPO = "dpo"
+    GRPO = "grpo"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss of trl's; `beta`: of the divergence from the reference model. `num_iterations`: of GRPO, steps with the
+    same completions. `completion`: tokens of a text behind its prompt; None: all but one."""
+
+    method: Method
+    beta: float
+    num_iterations: int = 1
+    completion: int | None = None
+
+    def completed(self, length: int) -> int:
+        """Tokens behind the prompt, of a text of so many."""
+        return length - 1 if self.completion is None else min(self.completion, length - 1)
 
 
 @dataclass(frozen=True)
@@ -75,12 +117,18 @@ class Recipe:
     """Accumulated before the update."""
     weights: Weights = Weights.BF16
     attention: str = "sdpa"
-    """`attn_implementation`: "eager", or "sdpa" where the model has it."""
+    """`attn_implementation`: "eager", "flash_attention_2", or "sdpa" where the model has it."""
     experts: str | None = None
     """`experts_implementation`: "grouped_mm" or "eager"; None: as transformers has it."""
     checkpointing: Checkpointing = Checkpointing.NONE
     update: Update = Update.ADAMW_FUSED
     adapters: Adapters | None = None
+    texts: Texts | None = None
+    """None: all sequences are of `seq_len`."""
+    liger: bool = False
+    """`use_liger_kernel`."""
+    objective: Objective | None = None
+    """None: the next token."""
     sharding: Sharding = Sharding.NONE
     shards: int = 1
     """Ranks that hold one copy of the states between them."""

@@ -54,16 +54,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if not self._beside and func.namespace not in _BESIDE and not func.is_view:
+        if not self._beside and func.namespace not in _BESIDE:
             if made and all(map(self._is_host, made)):
                 for one in made:
                     self._host_block_of(one)
-            else:
-                self._write(func, args, named, made)
+                return out
+            module = self._module()
+            if not func.is_view:
+                self._write(func, args, module, made)
         return out
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
-        """Write down tensors that are there already, and what they are."""
+        """Write down tensors that are there already, and what they are; nothing of what is run beside."""
+        if self._beside:
+            return
         for tensor in tensors:
             local = getattr(tensor, "_local_tensor", tensor)
             if not self._is_host(local):
@@ -113,9 +117,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         finally:
             torch.UntypedStorage.resize_ = own
 
-    def name_modules(self, model: Any) -> None:
-        """Have operations of a model's modules carry their names."""
-        self._names = {id(module): name for name, module in model.named_modules()}
+    @contextmanager
+    def numbers_reported(self) -> Iterator[None]:
+        """Take numbers without a value that the program asks for to be ones that it only reports."""
+        self._values.reported = True
+        try:
+            yield
+        finally:
+            self._values.reported = False
+
+    def name_modules(self, model: Any, of: str = "") -> None:
+        """Have operations of a model's modules carry their names, behind that `of` another model than the first."""
+        self._names |= {id(module): of + name for name, module in model.named_modules()}
 
     @contextmanager
     def modules_followed(self) -> Iterator[None]:
@@ -137,24 +150,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def _leave_module(self, *_: Any) -> None:
         self._modules.pop()
 
-    def _write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> None:
+    def _module(self) -> str:
+        """The module whose operation runs; in the backward pass, that of the forward pass which it belongs to."""
+        node, module = torch._C._current_autograd_node(), self._modules[-1]
+        if node is not None:
+            return module or self._module_of.get(node._sequence_nr(), "")
+        # the first after a node is its own; others, without gradients, may be of other modules
+        self._module_of.setdefault(torch.autograd._get_sequence_nr() - 1, module)
+        return module
+
+    def _write(self, func: Any, args: tuple[Any, ...], module: str, made: list[Any]) -> None:
         recording = self.recording
         number, first = len(recording.operations), len(recording.trace)
-        node = torch._C._current_autograd_node()
-        module = self._modules[-1]
-        if node is not None:
-            module = module or self._module_of.get(node._sequence_nr(), "")
-        elif module:
-            self._module_of[torch.autograd._get_sequence_nr() - 1] = module
         name = str(func)
         taken = tuple(_shape(one) for one in args if isinstance(one, torch.Tensor))
         recording.operations.append(
             Operation(name, module, self.phase, first, taken, tuple(_shape(one) for one in made), self.stream)
         )
-        if (
-            name in PRODUCTS and (node is None) not in self._threads
-        ):  # the backward pass has a thread of its own
-            self._threads.add(node is None)
+        forward = torch._C._current_autograd_node() is None  # the backward pass has a thread of its own
+        if name in PRODUCTS and forward not in self._threads:
+            self._threads.add(forward)
             recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
         for one in made:
             if not self._is_host(one):

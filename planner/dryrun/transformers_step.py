@@ -11,6 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -19,14 +21,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.initialization import no_init_weights
 
 from planner.dryrun.autocast import cuda_policies
+from planner.dryrun.batches import inputs_of
+from planner.dryrun.flash_attention import flash_attention
 from planner.dryrun.on_cuda import cuda_branches
-from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Sharding, Update
+from planner.dryrun.quantized import quantize
+from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Sharding
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.updates import optimizer_of
 from planner.dryrun.values import Values
-from planner.errors import InputError, PlannerError, UnsupportedError
+from planner.errors import InputError, PlannerError, UnsupportedError, install_hint
 
 _TRACED: Final = "is_tracing"
+_HALF: Final = 16
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -36,12 +43,19 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     Raises `InputError` for a configuration that transformers refuses, `UnsupportedError` for what cannot be run.
     """
     config = _config_of(recipe)
+    if recipe.objective is not None:
+        _load_trl()
     recorder = Recorder(Values(_experts(config)), capability)
-    with _on_device(), _process(recipe, recorder), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+    with (
+        _on_device() as undone,
+        _process(recipe, recorder),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        recorder,
+    ):
         try:
-            model = _built(recipe, config, recorder)
+            model = _built(recipe, config, recorder, undone)
             with _not_traced():
-                _step_twice(recipe, model, config, recorder)
+                _step_twice(recipe, model, _task(recipe, model, config, recorder, undone), recorder)
         except PlannerError:
             raise
         except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
@@ -61,9 +75,19 @@ def _process(recipe: Recipe, recorder: Recorder) -> AbstractContextManager[None]
     return process_of(0, recipe.ranks, recorder)
 
 
+def _load_trl() -> None:
+    """Before tensors are fake. Raises `InputError` where it is missing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module("planner.dryrun.preferences")
+    except ImportError as error:
+        raise InputError("losses of DPO and GRPO need trl", str(error), install_hint("dryrun")) from error
+
+
 @contextmanager
-def _on_device() -> Iterator[None]:
-    """PyTorch and transformers as they are on a GPU, and silent."""
+def _on_device() -> Iterator[ExitStack]:
+    """PyTorch and transformers as they are on a GPU, and silent; with what undoes other changes too."""
     level = transformers.logging.get_verbosity()
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -72,7 +96,8 @@ def _on_device() -> Iterator[None]:
         transformers.logging.set_verbosity_error()
         stack.enter_context(cuda_policies())
         stack.enter_context(cuda_branches())
-        yield
+        stack.enter_context(flash_attention())
+        yield stack
 
 
 @contextmanager
@@ -113,10 +138,10 @@ def _experts(config: Any) -> int:
     return next((int(getattr(text, name)) for name in _EXPERTS if getattr(text, name, None)), 0)
 
 
-def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
+def _built(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
     """The model, with what is trained of it; its weights, or the rank's part of them, are written down."""
     with nullcontext() if recipe.sharding is Sharding.NONE else recorder.beside():  # loaded by the host
-        model = spread = _prepared(recipe, config)
+        model = spread = _prepared(recipe, config, recorder, undone)
         if recipe.ranks > 1:
             from planner.dryrun import data_parallel
 
@@ -127,19 +152,24 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     return spread
 
 
-def _prepared(recipe: Recipe, config: Any) -> Any:
-    held = getattr(torch, recipe.weights.held)
-    torch.set_default_dtype(held)
-    try:
-        with no_init_weights():
-            model = transformers.AutoModelForCausalLM.from_config(
-                config, attn_implementation="eager" if recipe.attention == "eager" else None, dtype=held
-            )
-    finally:
-        torch.set_default_dtype(torch.float32)
-    model.tie_weights()
+def _prepared(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
+    model = _loaded(recipe, config, recorder)
+    if recipe.liger:
+        from planner.dryrun.liger import with_liger  # few recipes have it
+
+        with_liger(model, undone, loss=recipe.objective is None)
+    if recipe.objective is not None:
+        from planner.dryrun.preferences import add_heads
+
+        add_heads(recipe, model, undone)
     if recipe.adapters is not None:
-        model = _with_adapters(recipe, model)
+        from planner.dryrun.adapters import prepare_quantized, with_adapters  # few recipes have adapters
+
+        if recipe.adapters.frozen_bits < _HALF:
+            prepare_quantized(model)
+            recorder.recording.trace.empty_cache()
+        model = with_adapters(recipe.adapters, model)
+        recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     model.train()
     if recipe.checkpointing is not Checkpointing.NONE:
         reentrant = recipe.checkpointing is Checkpointing.REENTRANT
@@ -149,39 +179,74 @@ def _prepared(recipe: Recipe, config: Any) -> Any:
     return model
 
 
-def _with_adapters(recipe: Recipe, model: Any) -> Any:
-    import peft  # few recipes have adapters
+def _loaded(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
+    """The model as it is loaded, its weights quantised one by one where they are."""
+    bits = _HALF if recipe.adapters is None else recipe.adapters.frozen_bits
+    if bits == _HALF:
+        model = _made(recipe, config, getattr(torch, recipe.weights.held))
+    else:
+        compute = getattr(torch, recipe.weights.autocast or recipe.weights.held)
+        with recorder.beside():
+            model = _made(recipe, config, compute)
+            quantize(model, bits, compute)
+    recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
+    return model
 
-    adapters = recipe.adapters
-    assert adapters is not None, "asked for"
-    targets = adapters.targets if isinstance(adapters.targets, str) else list(adapters.targets)
-    return peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=adapters.rank, lora_alpha=16, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
-        ),
-    )  # fmt: skip
+
+def _made(recipe: Recipe, config: Any, held: Any) -> Any:
+    torch.set_default_dtype(held)
+    try:
+        with no_init_weights():
+            model = transformers.AutoModelForCausalLM.from_config(
+                config,
+                attn_implementation=None if recipe.attention == "sdpa" else recipe.attention,
+                dtype=held,
+            )
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.tie_weights()
+    return model
 
 
-def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
+def _task(recipe: Recipe, model: Any, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
+    """What a step's passes are run for: `begin`, of a step, and `loss`, of a micro-batch."""
+    if recipe.objective is None:
+        inputs = inputs_of(recipe, config.get_text_config().vocab_size)
+        return SimpleNamespace(
+            inputs=inputs, begin=lambda micro_batches: None, loss=lambda: model(**inputs).loss
+        )
+    from planner.dryrun.preferences import Preferences, add_heads, reference_needed
+
+    reference = None
+    if reference_needed(recipe):
+        reference = _loaded(recipe, config, recorder).eval()
+        add_heads(recipe, reference, undone)
+        recorder.name_modules(reference, "reference.")
+    return Preferences(recipe, model, reference, recorder)
+
+
+def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> None:
     trained = [one for one in model.parameters() if one.requires_grad]
-    optimizer = _optimizer(recipe.update, trained)
-    tokens = torch.randint(0, config.get_text_config().vocab_size, (recipe.micro_batch, recipe.seq_len))
-    recorder.hold([tokens], Holds.INPUT)
-    autocast = recipe.weights.autocast
+    optimizer = optimizer_of(recipe.update, model)
+    recorder.hold([one for one in task.inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
+    autocast = recipe.weights.autocast if recipe.objective is None else None
     dtype = getattr(torch, autocast or "bfloat16")
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):
         if step:
             recorder.recording.second_step = len(recorder.recording.trace)
             recorder.recording.trace.reset_peaks()
+        recorder.phase = Phase.FORWARD
+        with recorder.modules_followed(), torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
+            task.begin(micro)
         for number in range(micro):
             recorder.phase = Phase.FORWARD
             with recorder.modules_followed(), _synchronising(recipe, model, number == micro - 1):
                 with torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
-                    loss = model(input_ids=tokens, labels=tokens).loss / micro
+                    loss = task.loss() / micro
                 recorder.phase = Phase.BACKWARD
                 loss.backward()
+            del loss  # and what its graph holds beside tensors saved, as that of bitsandbytes' 8 bits does
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER
         _clip(recipe, trained)
@@ -209,11 +274,6 @@ def _synchronising(recipe: Recipe, model: Any, last: bool) -> AbstractContextMan
     from planner.dryrun.data_parallel import accumulating
 
     return accumulating(recipe, model)
-
-
-def _optimizer(update: Update, trained: list[Any]) -> Any:
-    fused = update is Update.ADAMW_FUSED
-    return torch.optim.AdamW(trained, lr=1e-5, fused=fused or None, foreach=None if fused else True)
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,6 +20,8 @@ LARGEST: Final = 2**23
 LARGEST_REAL: Final = 2**20
 _VALUE: Final = "_planner_value"
 _ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+_INDEX: Final = torch.ops.aten.index.Tensor
+_SELECT: Final = torch.ops.aten.masked_select.default
 _NONZERO: Final = torch.ops.aten.nonzero.default
 _CHOOSES: Final = (torch.ops.aten.topk.default, torch.ops.aten.argmax.default)
 
@@ -34,6 +36,7 @@ class Values:
 
     def __init__(self, experts: int) -> None:
         self.experts = experts
+        self.reported = False  # are numbers without a value only reported?
 
     def answered(self, func: Any, args: tuple[Any, ...]) -> tuple[bool, Any]:
         """Whether an operation's result depends on values, and the result. Raises `UnsupportedError`."""
@@ -41,6 +44,8 @@ class Values:
             return True, self._number(args[0])
         if func is _NONZERO:
             return True, self._places(args[0])
+        if func in (_INDEX, _SELECT) and (chosen := _chosen(func, args)) is not None:
+            return True, chosen
         return False, None
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: list[Any]) -> None:
@@ -74,6 +79,8 @@ class Values:
                 return value.item()
         if tensor.dtype == torch.bool:
             return False  # as of losses that are not finite, and experts beyond the last
+        if self.reported:
+            return 1.0
         raise UnsupportedError(
             "a dry run needs a step whose shapes do not follow from activations",
             f"a {str(tensor.dtype).removeprefix('torch.')} that the program reads",
@@ -95,6 +102,18 @@ class Values:
         if places is not None:
             give_value(found, places)
         return found
+
+
+def _chosen(func: Any, args: tuple[Any, ...]) -> Any:
+    """What a mask of known values chooses of a tensor's first dimensions; None where it is no such mask."""
+    tensor, masks = args[0], [args[1]] if func is _SELECT else args[1]
+    mask = masks[0] if len(masks) == 1 else None
+    if mask is None or mask.dtype != torch.bool or (value := _value(mask)) is None:
+        return None
+    with unset_fake_temporarily():
+        number = int(value.sum())
+    rest = () if func is _SELECT else tensor.shape[mask.dim() :]
+    return torch.empty((number, *rest), dtype=tensor.dtype)
 
 
 def _value(tensor: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 
 from planner import __version__
+from planner.dialect import option
 from planner.dryrun.beside_snapshot import Beside
 from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
@@ -113,6 +114,8 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
 
 
 def _estimate(found: DryRun) -> tuple[str, str]:
+    if found.unestimated:
+        return "none", f"planner estimate has no {', '.join(map(option, found.unestimated))}"
     if found.estimated_peak is None:
         return "none", "planner has no reader for this model"
     return format_capacity(found.estimated_peak), "by planner estimate, with all that lies outside PyTorch"

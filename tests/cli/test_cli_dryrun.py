@@ -24,7 +24,7 @@ JOB = ["llama-3.2-1b", "1x1 h100"]
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> DryRun:
     """What a dry run finds, without one."""
     memory = memory_of(two_steps(), AllocatorSettings(), 1000 * MIB)
-    found = DryRun("m", "h100", 1, "tp1", "transformers-2026", {}, (memory,), None, None, None, ())
+    found = DryRun("m", "h100", 1, "tp1", "transformers-2026", {}, (memory,), None, (), None, None, ())
     monkeypatch.setattr("planner.dryrun.question.make_dryrun", lambda *asked: found)
     monkeypatch.setattr("planner.dryrun.extra.NEEDED", ())
     return found

@@ -41,7 +41,7 @@ def ran(verdict: MemoryVerdict, allocated: float = 60.0) -> DryRun:
     memory = memory_of(two_steps(), AllocatorSettings(), 78 * GIB)
     size = int(allocated * GIB)
     memory = replace(memory, verdict=verdict, allocated_peak=size, reserved_peak=size + 2 * GIB)
-    return DryRun("m", "h100", 1, "tp1", "transformers-2026", {}, (memory,), None, None, None, ())
+    return DryRun("m", "h100", 1, "tp1", "transformers-2026", {}, (memory,), None, (), None, None, ())
 
 
 def running(verdicts: Mapping[int, MemoryVerdict], asked: list[Question] | None = None) -> Run:

@@ -10,11 +10,22 @@ from typing import Any
 import pytest
 
 from planner.answer.estimate import asked_config
-from planner.ask.question import Request
+from planner.ask.question import DryrunQuestion, Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.methods import alone_known, trained_as
 from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
+from planner.dryrun.recipe import (
+    Adapters,
+    Checkpointing,
+    Method,
+    Objective,
+    Recipe,
+    Sharding,
+    Texts,
+    Update,
+    Weights,
+)  # fmt: skip
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
 from planner.units import GIB
@@ -46,10 +57,27 @@ def test_what_is_plain() -> None:
         ({"stack": "transformers-2026+amp"}, {"weights": Weights.AMP_BF16}),
         ({"stack": "transformers-2026+amp", "precision": "fp16"}, {"weights": Weights.AMP_FP16}),
         ({"precision": "fp16"}, {"weights": Weights.FP16}),
+        ({"stack": "transformers-2026+use-liger-kernel"}, {"liger": True}),
         ({"stack": "transformers-2026+eager-attention"}, {"attention": "eager"}),
         ({"stack": "transformers-2026+adamw-foreach"}, {"update": Update.ADAMW_FOREACH}),
         ({"set": {"micro_batch": (2,), "recompute": (2,)}}, {"checkpointing": Checkpointing.NON_REENTRANT}),
+        ({"optimizer": "adamw-8bit"}, {"update": Update.ADAMW_8BIT}),
+        ({"optimizer": "adamw-bf16"}, {"update": Update.ADAMW_FUSED}),
+        ({"optimizer": "adafactor", "stack": "transformers-2026+amp"}, {"update": Update.ADAFACTOR}),
+        ({"mean_len": 512}, {"texts": Texts(512, packed=False), "attention": "sdpa"}),
+        (
+            {"mean_len": 512, "packed": True},
+            {"texts": Texts(512, packed=True), "attention": "flash_attention_2"},
+        ),
+        (
+            {"mean_len": 512, "packed": True, "stack": "transformers-2026+sdpa-mask"},
+            {"texts": Texts(512, packed=True), "attention": "sdpa"},
+        ),
         ({"lora_rank": 16}, {"adapters": Adapters(16, "all-linear")}),
+        (
+            {"lora_rank": 16, "frozen_bits": 4},
+            {"adapters": Adapters(16, "all-linear", frozen_bits=4)},
+        ),
         ({"lora_rank": 8, "lora_targets": "qkv"}, {"adapters": Adapters(8, ("q_proj", "k_proj", "v_proj"))}),
     ],
 )
@@ -63,14 +91,79 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
     [
         ({"stack": "nanotron-2024"}, "nanotron-2024"),
         ({"stack": "transformers-2026+compile"}, "compile"),
-        ({"optimizer": "muon"}, "muon"),
-        ({"lora_rank": 16, "frozen_bits": 4}, "4 bits"),
-        ({"packed": True, "mean_len": 512}, "packed"),
+        ({"stack": "transformers-2026+use-liger-kernel-0.6.1"}, "use-liger-kernel-0.6.1"),
+        ({"optimizer": "adamw-bf16", "stack": "transformers-2026+amp"}, "adamw-bf16"),
+        ({"optimizer": "sgd", "stack": "transformers-2026+adamw-foreach"}, "adamw-foreach with sgd"),
+        ({"lora_rank": 16, "frozen_bits": 32}, "32 bits"),
     ],
 )
 def test_what_is_not_run_is_refused_by_name(other: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedError, match=named):
         recipe(**other)
+
+
+def alone(**other: Any) -> DryrunQuestion:
+    said = {"seq_len": 2048, "global_batch": "8", "stack": "transformers-2026"}
+    return DryrunQuestion("llama-3.2-1b", "1x1 h100", 1, **(said | other))
+
+
+def test_what_a_dry_run_alone_knows() -> None:
+    found = trained_as(alone(use_dora=True, lora_dropout="5%"), recipe(lora_rank=8))
+    assert found.adapters == Adapters(8, "all-linear", 0.05, dora=True)
+    again = trained_as(alone(use_reentrant=True), recipe(set={"recompute": (2,)}))
+    assert again.checkpointing is Checkpointing.REENTRANT
+    assert trained_as(asked(lora_rank=8), recipe(lora_rank=8)) == recipe(lora_rank=8)
+    assert alone_known(alone(use_dora=True, lora_rank=8)) == ("use_dora",)
+    assert alone_known(asked(lora_rank=8)) == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({"method": "dpo"}, Objective(Method.DPO, 0.1)),
+        ({"method": "grpo"}, Objective(Method.GRPO, 0.0)),
+        (
+            {"method": "grpo", "beta": 0.04, "num_iterations": 2, "completion_len": "1k"},
+            Objective(Method.GRPO, 0.04, 2, 1024),
+        ),
+    ],
+)
+def test_methods_have_the_settings_of_trl(other: dict[str, Any], found: Objective) -> None:
+    assert trained_as(alone(**other), recipe()).objective == found
+    assert found.completed(2048) == (found.completion or 2047)
+
+
+@pytest.mark.parametrize(
+    ("other", "of_all", "named"),
+    [
+        ({"method": "ppo"}, {}, "ppo"),
+        ({"beta": 0.1}, {}, "beta needs"),
+        ({"method": "dpo", "num_iterations": 2}, {}, "needs grpo"),
+        ({"method": "dpo", "completion_len": 2048}, {}, "1 to 2,047"),
+        ({"method": "dpo"}, {"mean_len": 512, "packed": True}, "packed"),
+        ({"method": "grpo"}, {"mean_len": 512}, "padded"),
+    ],
+)
+def test_methods_are_refused_what_they_have_not(
+    other: dict[str, Any], of_all: dict[str, Any], named: str
+) -> None:
+    with pytest.raises((InputError, UnsupportedError), match=named):
+        trained_as(alone(**other), recipe(**of_all))
+
+
+@pytest.mark.parametrize(
+    ("other", "needed"),
+    [({"use_dora": True}, "lora-rank"), ({"lora_dropout": 0.1}, "lora-rank"), ({"use_reentrant": True}, "recompute")],
+)  # fmt: skip
+def test_what_lacks_its_other_half_is_refused(other: dict[str, Any], needed: str) -> None:
+    with pytest.raises(InputError, match=needed):
+        trained_as(alone(**other), recipe())
+
+
+def test_no_estimate_stands_beside_what_it_does_not_know() -> None:
+    fields = hf_fields("llama-3.2-1b")[1]
+    assert _known(alone(lora_rank=8, use_dora=True), fields)[1] is None
+    assert _known(alone(lora_rank=8), fields)[1] is not None
 
 
 def ways(gpus: int, stack: str = "transformers-2026", **axes: int) -> Recipe:
