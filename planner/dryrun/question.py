@@ -5,8 +5,10 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
@@ -26,16 +28,19 @@ from planner.catalog.stack_options import (
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.deepspeed_question import DEEPSPEED, deepspeed_recipe
+from planner.dryrun.megatron.recipe import RELEASE, MegatronRecipe, megatron_recipe
 from planner.dryrun.methods import alone_known, trained_as
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Texts, Update, Weights
 from planner.dryrun.recording import Recording
 from planner.errors import InputError, UnsupportedError, install_hint
+from planner.frameworks.framework import launch_of
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_model import hf_fields, load_model
+from planner.spec.planfile import Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
@@ -43,6 +48,18 @@ from planner.spec.rule import Problem
 _RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, NO_SYNC, SDPA_MASK}
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
+TRANSFORMERS: Final = "transformers"  # as stacks name them
+MEGATRON: Final = "megatron"
+_STEPS: Final[Mapping[str, tuple[str, str]]] = {  # module, and what records a step
+    TRANSFORMERS: ("transformers_step", "record_step"),
+    DEEPSPEED: ("deepspeed_step", "record_deepspeed_step"),
+    MEGATRON: ("megatron.step", "record_ranks"),
+}
+_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    TRANSFORMERS: ("torch", "transformers", "peft"),
+    DEEPSPEED: ("torch", "transformers", "deepspeed"),
+    MEGATRON: ("torch", "megatron-core"),
+}
 LENGTHS: Final = 256  # tokens by which sequences are tried
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
@@ -108,15 +125,24 @@ def make_dryrun(
     unsaid: tuple[Finding, ...] = ()
     if asked.stack is None:
         asked, unsaid = replace(asked, stack=STACK), (finding("default_stack", stack=STACK),)
-    asked, peak, positions = _known(asked, fields)
+    asked, estimate, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    recipe = trained_as(asked, recipe_of(problem, config, name, fields))
+    own = estimate if problem.stack.framework == MEGATRON else None
+    recipe: Any
+    if problem.stack.framework != TRANSFORMERS and (alone := alone_known(asked)):
+        must = f"{', '.join(map(option, alone))} need{'s' * (len(alone) == 1)} a step of transformers"
+        raise UnsupportedError(must, problem.stack.name, option("stack", STACK))
+    if problem.stack.framework == MEGATRON:
+        recipe = _megatron(problem, estimate, name)
+        assumed = (*assumed, finding("megatron_core_layers", release=RELEASE))
+    else:
+        recipe = trained_as(asked, recipe_of(problem, config, name, fields))
     run = _Runs(
         _step(problem.stack.framework),
-        _capability(problem),
+        capability_of(problem),
         settings,
-        allocator_limit(problem, asked),
+        allocator_limit(problem, asked, own),
         positions,
     )
     return DryRun(
@@ -125,9 +151,9 @@ def make_dryrun(
         devices=problem.cluster.num_devices,
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
-        software=_software(["deepspeed"] if problem.stack.framework == DEEPSPEED else ["peft"]),
-        ranks=(run.memory(recipe),),
-        estimated_peak=peak,
+        software=_software(_PACKAGES[problem.stack.framework]),
+        ranks=run.memories(recipe),
+        estimated_peak=None if estimate is None else estimate.choices[0].memory.peak,
         unestimated=alone_known(asked),
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
@@ -135,8 +161,8 @@ def make_dryrun(
     )
 
 
-def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float | None, int]:
-    """The question as planner can read it, the peak that it estimates [bytes], and rows of learned positions.
+def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Plan | None, int]:
+    """The question as planner can read it, its estimate, and rows of learned positions.
 
     Of a model that planner has no reader for, everything but the model: it takes the place of one that it has, which
     one device runs as it runs any. What a dry run alone knows has no estimate. Raises `InputError` for an illegal
@@ -152,8 +178,15 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float 
     if estimate.violations:
         broken = estimate.violations[0]
         raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
-    peak = None if alone_known(asked) else estimate.choices[0].memory.peak
-    return asked, peak, model.position_rows
+    return asked, None if alone_known(asked) else estimate, model.position_rows
+
+
+def _megatron(problem: Problem, estimate: Plan | None, name: str) -> MegatronRecipe:
+    """What is run of the configuration that was estimated. Raises `UnsupportedError`."""
+    if estimate is None:
+        must = "a dry run of Megatron needs a model that planner has a reader for"
+        raise UnsupportedError(must, name, f"{option('stack', STACK)} runs it on one device")
+    return megatron_recipe(launch_of(estimate, 0, problem.model, problem.stack), problem.stack)
 
 
 @dataclass(frozen=True)
@@ -161,39 +194,45 @@ class _Runs:
     """Dry runs on one device: `limit` is what its allocator can have [bytes]; `positions`: learned ones of the model, 0
     where there are none."""
 
-    record: Callable[[Recipe, tuple[int, int]], Recording]
+    record: Callable[[Any, tuple[int, int]], Iterable[tuple[int, Recording]]]
     capability: tuple[int, int]
     settings: AllocatorSettings
     limit: int
     positions: int
 
-    def memory(self, recipe: Recipe) -> RankMemory:
-        return memory_of(self.record(recipe, self.capability), self.settings, self.limit)
+    def memories(self, recipe: Any) -> tuple[RankMemory, ...]:
+        return tuple(
+            memory_of(recording, self.settings, self.limit, rank)
+            for rank, recording in self.record(recipe, self.capability)
+        )
 
-    def largest_micro_batch(self, recipe: Recipe) -> int:
+    def largest_micro_batch(self, recipe: Any) -> int:
         def peak(number: int) -> tuple[bool, float]:
             return self._peak(replace(recipe, micro_batch=number))
 
         return largest_that_fits(peak, recipe.micro_batch, self.limit, MOST_SEQUENCES)
 
-    def longest_sequence(self, recipe: Recipe) -> int:
+    def longest_sequence(self, recipe: Any) -> int:
         def peak(number: int) -> tuple[bool, float]:
             return self._peak(replace(recipe, seq_len=number * LENGTHS))
 
         most = (self.positions or MOST_TOKENS) // LENGTHS
         return LENGTHS * largest_that_fits(peak, recipe.seq_len // LENGTHS, self.limit, most)
 
-    def _peak(self, recipe: Recipe) -> tuple[bool, float]:
-        memory = self.memory(recipe)
-        return memory.out_of_memory is None, memory.reserved_peak
+    def _peak(self, recipe: Any) -> tuple[bool, float]:
+        memories = self.memories(recipe)
+        fits = all(memory.out_of_memory is None for memory in memories)
+        return fits, max(memory.reserved_peak for memory in memories)
 
 
-def allocator_limit(problem: Problem, asked: Question) -> int:
-    """What the allocator of a device can have: its memory less the driver's, and what the question keeps back
-    [bytes]."""
-    memory = problem.cluster.accelerator.memory
+def allocator_limit(problem: Problem, asked: Question, estimate: Plan | None = None) -> int:
+    """What the allocator of a device can have: its memory less the driver's, or all that an estimate has outside it,
+    and less what the question keeps back [bytes]."""
+    memory, outside = problem.cluster.accelerator.memory, problem.stack.overhead.context
+    if estimate is not None:
+        outside = estimate.choices[0].memory.terms.get("outside_allocator", outside)
     kept = max(memory * asked.headroom if "headroom" in as_written(asked) else 0.0, asked.min_free or 0.0)
-    return int(memory - problem.stack.overhead.context - kept)
+    return int(memory - outside - kept)
 
 
 def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mapping[str, Any]) -> Recipe:
@@ -258,7 +297,7 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     """Refuse by name what is not run yet. Raises `UnsupportedError`."""
     job, stack = problem.job, problem.stack
     refused = [
-        (f"the stack {stack.name}", stack.framework != "transformers"),
+        (f"the stack {stack.name}", stack.framework != TRANSFORMERS),
         (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
         (
             f"{job.optimizer} beside weights of another format",
@@ -279,30 +318,35 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
         raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} without it")
 
 
-def _capability(problem: Problem) -> tuple[int, int]:
+def capability_of(problem: Problem) -> tuple[int, int]:
+    """The compute capability of a problem's devices."""
     major, _, minor = (problem.cluster.accelerator.compute_capability or "0.0").partition(".")
     return int(major), int(minor)
 
 
-def _step(framework: str) -> Any:
+def _step(framework: str) -> Callable[[Any, tuple[int, int]], Iterable[tuple[int, Recording]]]:
+    """What records the ranks of a step; it alone needs the packages. Raises `InputError` where one is missing."""
+    module, name = _STEPS[framework]
     try:
-        from planner.dryrun.transformers_step import record_step
-
-        if framework == DEEPSPEED:
-            from planner.dryrun.deepspeed_step import record_deepspeed_step
-
-            return record_deepspeed_step
+        record = getattr(import_module(f"planner.dryrun.{module}"), name)
     except ImportError as error:
-        must = "a dry run needs PyTorch and transformers"
+        named = " and ".join(name for name in _PACKAGES[framework] if name != "peft")
+        must = f"a dry run needs {named}".replace("torch", "PyTorch", 1)
         raise InputError(must, str(error), install_hint("dryrun")) from error
-    return record_step
+    return record if framework == MEGATRON else partial(_one_rank, record)
 
 
-def _software(beside: Sequence[str]) -> dict[str, str]:
+def _one_rank(
+    record: Callable[[Any, tuple[int, int]], Recording], recipe: Any, capability: tuple[int, int]
+) -> Iterator[tuple[int, Recording]]:
+    yield 0, record(recipe, capability)
+
+
+def _software(packages: tuple[str, ...]) -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in ("torch", "transformers", *beside):
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -7,7 +7,7 @@ the storage dies. Left out: how blocks are placed (`allocator/`), and how long a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -62,6 +62,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
             module = self._module()
             if not func.is_view:
                 self._write(func, args, module, made)
+        return out
+
+    def as_one(self, name: str, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Run a function as the one operation of that name: of what it makes, only what it returns is allocated."""
+        if self._beside:
+            return function(*args)
+        with self.beside():
+            out = function(*args)
+        self._write(
+            name, tuple(args), self._module(), [out] if isinstance(out, torch.Tensor) else _tensors(out)
+        )
         return out
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:

@@ -24,6 +24,7 @@ from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity
 
 _STYLES: Final = {MemoryVerdict.FITS: "bold green", MemoryVerdict.BORDERLINE: "bold yellow"}
+_RANK_COLUMNS: Final = ("rank", "allocated [GiB]", "reserved [GiB]", "peak in", "verdict")
 _ROWS: Final = 12  # of what is alive
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = 72
@@ -73,7 +74,7 @@ def dryrun_document(found: DryRun, beside: Beside | None = None) -> RenderableTy
     worst = found.worst
     verdict = str(worst.verdict).replace("_", " ")
     head = (
-        f"{found.configuration}: {verdict}, {_gib(worst.allocated_peak)} GiB allocated and "
+        f"{found.configuration}: {verdict}, {_of_rank(found)}{_gib(worst.allocated_peak)} GiB allocated and "
         f"{_gib(worst.reserved_peak)} reserved of {_gib(worst.limit)} that the allocator can have"
     )
     blocks: list[RenderableType] = [prose(head, _STYLES.get(worst.verdict, "bold red"))]
@@ -84,9 +85,21 @@ def dryrun_document(found: DryRun, beside: Beside | None = None) -> RenderableTy
     )
     if beside is not None:
         blocks.append(snapshot_section(beside, worst))
+    if len(found.ranks) > 1:
+        blocks.append(section("Ranks", listing(_RANK_COLUMNS, map(_rank_row, found.ranks))))
     if found.assumptions:
         blocks.append(section("Assumed", bullets(texts(found.assumptions))))
     return Group(*blocks)
+
+
+def _of_rank(found: DryRun) -> str:
+    return f"on rank {found.worst.rank} " if len(found.ranks) > 1 else ""
+
+
+def _rank_row(rank: RankMemory) -> tuple[str, ...]:
+    when = f"{rank.phase}: {_short(rank.operation)}"
+    verdict = str(rank.verdict).replace("_", " ")
+    return str(rank.rank), _gib(rank.allocated_peak), _gib(rank.reserved_peak), when, verdict
 
 
 def _peak(found: DryRun) -> list[tuple[str, str, str]]:

@@ -39,7 +39,7 @@ def found(limit: int = 700 * MIB, ranks: int = 1, model: str = "small") -> DryRu
     one = memory_of(two_steps(), AllocatorSettings(), limit)
     memories = tuple(replace(one, rank=rank, reserved_peak=one.reserved_peak + rank) for rank in range(ranks))
     return DryRun(
-        model, "h100", ranks, "tp1 mbs2", "transformers-2026", {"torch": "2.13.0"}, memories, 5e8, 4, 8192,
+        model, "h100", ranks, "tp1 mbs2", "transformers-2026", {"torch": "2.13.0"}, memories, 5e8, (), 4, 8192,
         (finding("default_stack", stack="transformers-2026"),),
     )  # fmt: skip
 

@@ -1,0 +1,122 @@
+"""Which step does a question about Megatron mean? The arguments that `planner export` writes for Megatron-LM.
+
+Left out: what the arguments mean to Megatron-Core (`settings.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from planner.dialect import option
+from planner.errors import UnsupportedError
+from planner.frameworks.framework import Launch
+from planner.frameworks.megatron.arguments import option_groups
+from planner.frameworks.megatron.parse_model import pattern
+from planner.spec.config import OFFLOAD_LABELS, CudaGraphs, ParallelConfig
+from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
+from planner.spec.stack import Stack
+from planner.spec.stack.kinds import AttentionKernel
+
+RELEASE: Final = "0.16.1"  # of Megatron-Core, which is run
+_GROUPS: Final = ("MODEL", "PARALLEL", "MEMORY", "KERNELS")
+_FLASH: Final = (AttentionKernel.FLASH, AttentionKernel.FLASH_2, AttentionKernel.FLASH_TRITON)
+
+
+@dataclass(frozen=True)
+class MegatronRecipe:
+    """A training step on a pipeline of Megatron-Core.
+
+    `arguments`: of Megatron-LM, with their words. `chunks`: layers of every chunk, chunk i on rank i mod pp.
+    `experts_in`: of each layer, 1 where it has experts and 0 elsewhere; empty where no layer has.
+    """
+
+    name: str
+    arguments: Mapping[str, tuple[str, ...]]
+    config: ParallelConfig
+    chunks: tuple[int, ...]
+    experts_in: tuple[int, ...]
+    vocabulary: int
+    """With the rows that make it divisible."""
+    micro_batch: int
+    seq_len: int
+    num_microbatches: int
+
+    @property
+    def devices(self) -> int:
+        """How many there are in all."""
+        return self.config.tp * self.config.cp * self.config.pp * self.config.dp
+
+    def ranks(self) -> tuple[int, ...]:
+        """Pipeline ranks that differ by more than in how many micro-batches are in flight: of those that hold the same
+        layers, the first, which has most."""
+        pp, found = self.config.pp, dict[tuple[object, ...], int]()
+        starts = [sum(self.chunks[:chunk]) for chunk in range(len(self.chunks))]
+        for rank in range(pp):
+            own = range(rank, len(self.chunks), pp)
+            layers = tuple(
+                self.experts_in[starts[chunk] : starts[chunk] + self.chunks[chunk]] or self.chunks[chunk]
+                for chunk in own
+            )
+            found.setdefault((rank == 0, rank == pp - 1, layers), rank)
+        return tuple(found.values())
+
+    def run_microbatches(self, rank: int) -> int:
+        """Of those of a step, how many are run: until the rank has had most in flight, and one more.
+
+        1F1B has pp - rank in flight; interleaved, whose micro-batches come in groups of pp, less than those of two.
+        Of those that are not run the reported losses are missing, some 1.5 KiB each on the last rank.
+        """
+        pp, vpp = self.config.pp, self.config.vpp
+        return min(self.num_microbatches, 2 * pp if vpp > 1 else pp - rank + 1)
+
+
+def megatron_recipe(launch: Launch, stack: Stack) -> MegatronRecipe:
+    """What is run of a launch on a stack. Raises `UnsupportedError` for what is not run."""
+    _check(launch, stack)
+    groups = option_groups(launch, RELEASE)
+    arguments = {words[0]: words[1:] for group in _GROUPS for words in groups[group]}
+    multiple = launch.pad_vocabulary * launch.config.tp
+    freq = arguments.get("--moe-layer-freq", ("1",))[0]
+    return MegatronRecipe(
+        name=launch.model.name,
+        arguments=arguments,
+        config=launch.config,
+        chunks=launch.chunks,
+        experts_in=tuple(pattern(freq, launch.model.num_layers)) if launch.model.is_moe else (),
+        vocabulary=-(-launch.model.vocab // multiple) * multiple,
+        micro_batch=launch.config.micro_batch,
+        seq_len=launch.job.seq_len,
+        num_microbatches=launch.config.num_microbatches,
+    )
+
+
+def _check(launch: Launch, stack: Stack) -> None:
+    """Refuse by name what is not run. Raises `UnsupportedError`."""
+    model, config, job, kernels = launch.model, launch.config, launch.job, stack.kernels
+    refused = [
+        (f"the precision {job.precision}", job.precision is not Precision.BF16),
+        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
+        ("padded or packed batches", job.mean_length is not None or job.packed),
+        (f"context parallelism (cp={config.cp})", config.cp > 1),
+        (f"zero={config.zero}, which is Megatron-FSDP", config.zero > 1),
+        (f"offload ({'+'.join(k for k, v in OFFLOAD_LABELS.items() if v == config.offload)})", config.offload > 0),
+        ("CUDA graphs", config.cuda_graph_impl != CudaGraphs.NONE),
+        (f"attention of the stack {stack.name}, which writes scores out", kernels.attention not in _FLASH),
+        ("dropout", kernels.dropout),
+        ("activations kept in 8 bits", bool(kernels.activation_input_bytes)),
+        ("state spaces and delta nets", bool(model.state_spaces)),
+        ("sparse attention", bool(model.indexers) or model.gathers_keys),
+        ("multi-token prediction", model.mtp_layers > 0),
+    ]  # fmt: skip
+    named = [what for what, there in refused if there]
+    if named:
+        must = (
+            f"a dry run of Megatron runs Megatron-Core {RELEASE}'s own layers: AdamW in bf16, attention by a flash "
+            "kernel, tensor, pipeline, sequence and expert parallelism, the distributed optimizer"
+        )
+        raise UnsupportedError(
+            must, "; ".join(named), f"choose another one, or {option('stack', 'megatron')}"
+        )
