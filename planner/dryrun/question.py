@@ -12,6 +12,8 @@ from typing import Any, Final
 from planner.answer.estimate import asked_config, make_estimate
 from planner.ask.option import as_written
 from planner.ask.request import DEFAULT_SEQ_LEN, Question, resolve
+from planner.catalog.cluster_rates import rates_of
+from planner.catalog.load_host import load_host_rates
 from planner.catalog.stack_options import (
     AUTOCAST,
     EAGER_ATTENTION,
@@ -25,11 +27,15 @@ from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
 from planner.dryrun.recording import Recording
+from planner.dryrun.timing.kernels import Device
+from planner.dryrun.timing.step import RankTime, time_of
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_model import hf_fields, load_model
+from planner.spec.machine.accelerator import HostProcessor
+from planner.spec.machine.host import HostRates
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
@@ -61,6 +67,8 @@ class DryRun:
     software: Mapping[str, str]
     """Packages that were run, and their versions."""
     ranks: tuple[RankMemory, ...]
+    times: tuple[RankTime, ...]
+    """Of the same ranks."""
     estimated_peak: float | None
     largest_micro_batch: int | None
     """That runs at this sequence length, 0 where none does; None where it was not sought."""
@@ -77,6 +85,11 @@ class DryRun:
     def worst(self) -> RankMemory:
         """The rank that needs most."""
         return max(self.ranks, key=lambda one: one.reserved_peak)
+
+    @property
+    def slowest(self) -> RankTime:
+        """The times of the rank whose step takes longest."""
+        return max(self.times, key=lambda one: one.step)
 
 
 def make_dryrun(
@@ -95,6 +108,8 @@ def make_dryrun(
     config, _, defaults = asked_config(asked, problem)
     recipe = recipe_of(problem, config, name, fields)
     run = _Runs(_step(), _capability(problem), settings, allocator_limit(problem, asked), positions)
+    recording = run.record(recipe, run.capability)
+    device = Device(problem.cluster.accelerator, rates_of(problem.cluster)[0])
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
@@ -102,7 +117,8 @@ def make_dryrun(
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
         software=_software(),
-        ranks=(run.memory(recipe),),
+        ranks=(memory_of(recording, settings, run.limit),),
+        times=(time_of(recording, device, _host(problem), recipe.num_microbatches),),
         estimated_peak=peak,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
@@ -159,6 +175,12 @@ class _Runs:
     def _peak(self, recipe: Recipe) -> tuple[bool, float]:
         memory = self.memory(recipe)
         return memory.out_of_memory is None, memory.reserved_peak
+
+
+def _host(problem: Problem) -> HostRates:
+    """What issues operations: the stack's factor is of the processors that are not x86."""
+    grace = problem.cluster.accelerator.host is HostProcessor.GRACE
+    return load_host_rates().slower(problem.stack.host.grace if grace else 1.0)
 
 
 def allocator_limit(problem: Problem, asked: Question) -> int:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
-from planner.dryrun.recording import Holds, Operation, Phase, Recording, Shape
+from planner.dryrun.recording import Holds, HostWork, Operation, Phase, Recording, Shape
 from planner.dryrun.values import Values
 
 
@@ -32,6 +32,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._modules = [""]
         self._module_of = dict[int, str]()  # by number of the backward function
         self._threads = set[bool]()
+        self._views = self._entered = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -42,10 +43,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         known, out = self._values.answered(func, args)
         if not known:
             out = func(*args, **named)
-        made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
+        made = _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if func.namespace not in _BESIDE and not func.is_view:
+        if func.is_view:
+            self._views += 1
+        elif func.namespace not in _BESIDE:
             self._write(func, args, named, made)
         return out
 
@@ -73,6 +76,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
                 handle.remove()
 
     def _enter_module(self, module: Any, _: Any) -> None:
+        self._entered += 1
         self._modules.append(self._names.get(id(module), self._modules[-1]))
 
     def _leave_module(self, *_: Any) -> None:
@@ -88,9 +92,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         elif module:
             self._module_of[torch.autograd._get_sequence_nr() - 1] = module
         name = str(func)
-        taken = tuple(_shape(one) for one in args if isinstance(one, torch.Tensor))
+        shape = _shape if name in PRODUCTS else _held_shape
+        taken = tuple(shape(one) for arg in args for one in _tensors(arg))
+        written = made or (_tensors(args[0]) if func._schema.is_mutable else [])  # lists are changed in place
+        given = tuple(_shape(one) for one in written)
+        by_autograd = node is not None and len(self._modules) == 1  # else a module is run again for it
+        host = HostWork(self._views, self._entered, by_autograd)
+        self._views = self._entered = 0
         recording.operations.append(
-            Operation(name, module, self.phase, first, taken, tuple(_shape(one) for one in made))
+            Operation(
+                name, module, self.phase, first, taken, given, _flags(name, args), _alike(args, written), host
+            )
         )
         if (
             name in PRODUCTS and (node is None) not in self._threads
@@ -123,12 +135,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         return block
 
 
-def _tensors(out: Any) -> list[Any]:
-    return [one for one in out if isinstance(one, torch.Tensor)] if isinstance(out, (tuple, list)) else []
+def _tensors(value: Any) -> list[Any]:
+    """A tensor, or those of a list."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [one for one in value if isinstance(one, torch.Tensor)] if isinstance(value, (tuple, list)) else []
+
+
+def _flags(name: str, args: tuple[Any, ...]) -> tuple[bool, ...]:
+    """Of a product, which of its tensors lie transposed in memory; of others, what is asked for as yes or no."""
+    if name in PRODUCTS:
+        return tuple(one.dim() > 1 and one.stride(-1) != 1 for arg in args for one in _tensors(arg))
+    return tuple(arg for arg in args if arg is True or arg is False)
+
+
+def _alike(args: tuple[Any, ...], written: list[Any]) -> bool:
+    """Do all tensors of several values that an operation meets have one shape, and lie alike and densely in memory?"""
+    met = [one for arg in args for one in _tensors(arg) if one.dim()] + written
+    if not met:
+        return True
+    first = met[0]
+    shape, stride = first.shape, first.stride()
+    last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    dense = last + 1 == first.numel()
+    return dense and all(one.shape == shape and one.stride() == stride for one in met[1:])
 
 
 def _shape(tensor: Any) -> Shape:
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+
+def _held_shape(tensor: Any) -> Shape:
+    """The shape in memory, where what `expand` repeats lies once."""
+    shape, dtype = _shape(tensor)
+    stride = tensor.stride()
+    return (
+        tuple(n if step else 1 for n, step in zip(shape, stride, strict=True)) if 0 in stride else shape
+    ), dtype
 
 
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
