@@ -65,7 +65,8 @@ def judged(row: Row, configs: Path, folder: Path) -> Judged:
     told, reason, times = None, "", {}
     try:
         found = make_dryrun(question_of(row, configs, folder), AllocatorSettings())
-        told, times = found.worst, {name: getattr(found.slowest, name) for name in TIMES}
+        told, slowest = found.worst, found.slowest
+        times = {name: getattr(slowest, name) for name in TIMES} if slowest else {}
     except UnsupportedError as error:
         reason = error.given
     return Judged(

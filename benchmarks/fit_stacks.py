@@ -297,11 +297,12 @@ def write_fit(path: Path, fit: Fit, parameters: Sequence[Parameter]) -> None:
         else:
             text = _replace_field(text, parameter.section, parameter.name, value)
     note = (
-        f"{', '.join(fit.values)}: on {fit.rows} published step times in {fit.groups} groups (model x GPU x devices) "
+        f"{fit.rows} published step times in {fit.groups} groups (model x GPU x devices) "
         "by benchmarks/fit_stacks.py; errors on groups left out: benchmarks/RESULTS.md"
     )
-    text = re.sub(r"(?m)^fitted: .*\n", "", text)
-    text = re.sub(r"(?m)^band: ", f'fitted: "{note}"\nband: ', text, count=1)
+    text = re.sub(r"(?m)^fitted(_on)?: .*\n", "", text)
+    told = f'fitted: [{", ".join(fit.values)}]\nfitted_on: "{note}"\n'
+    text = re.sub(r"(?m)^band: ", f"{told}band: ", text, count=1)
     path.write_text(text, encoding="utf-8")
 
 

@@ -22,7 +22,13 @@ from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.answer.size import Sizing, size_of
 from planner.ask.option import given_kinds, options_of, values_of
-from planner.ask.question import ComparisonQuestion, Question, Request, SearchQuestion, SizeQuestion
+from planner.ask.question import (
+    ComparisonQuestion,
+    EstimateQuestion,
+    Request,
+    SearchQuestion,
+    SizeQuestion,
+)
 from planner.dialect import as_keyword, in_words, only
 from planner.errors import InputError, PlannerError, nearest_names
 from planner.report.words import worded
@@ -75,13 +81,26 @@ def plan(asked: SearchQuestion) -> Plan:
     from planner.spec.planfile import CHOOSES_SIZE
 
     request = Request(**values_of(asked, options_of(SearchQuestion)))
-    return plan_with_size(request) if asked.objective in CHOOSES_SIZE else make_plan(request)
+    answer = plan_with_size if asked.objective in CHOOSES_SIZE else make_plan
+    if not asked.dryrun:
+        return answer(request)
+    from planner.dryrun.confirm import confirmed
+    from planner.dryrun.extra import require_extra
+
+    require_extra()
+    return confirmed(answer(request))
 
 
-@_asked_as(Question)
-def estimate(asked: Question) -> Plan:
+@_asked_as(EstimateQuestion)
+def estimate(asked: EstimateQuestion) -> Plan:
     """What the one configuration that `set` names costs, or which rules it breaks. Raises `PlannerError`."""
-    return make_estimate(asked)
+    if not asked.dryrun:
+        return make_estimate(asked)
+    from planner.dryrun.confirm import beside
+    from planner.dryrun.extra import require_extra
+
+    require_extra()
+    return beside(make_estimate(asked))
 
 
 @_asked_as(ComparisonQuestion)

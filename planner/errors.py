@@ -116,22 +116,29 @@ class UnknownNameError(InputError):
 _FIELD_MUST: Final = {
     "missing": "the key must be given",
     "extra_forbidden": "the key must be a known one",
-    "string_type": "must be text",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    **dict.fromkeys(
-        ("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "must be a whole number"
-    ),
-    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a finite number"),
-    **dict.fromkeys(("tuple_type", "list_type", "set_type"), "must be a list"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be keys with their values"),
 }
+_FIELD_BE: Final = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a finite number"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with their values"),
+}
+_OWN, _BE = (
+    "Value error, ",
+    "Input should be ",
+)  # before what pydantic says of an error that a check of ours, or it, raised
 
 
-def field_must(found: Mapping[str, Any]) -> str:
-    """What must hold of a field, from the first of pydantic's errors."""
-    told = str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
-    return _FIELD_MUST.get(found["type"], told)
+def field_must(first: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
+    """What must hold of a field, from the first of pydantic's errors; `others`: of other kinds that it may be."""
+    told = [(one["type"], str(one["msg"])) for one in (first, *others)]
+    kinds = [_FIELD_BE.get(kind) or msg.removeprefix(_OWN).removeprefix(_BE) for kind, msg in told]
+    kind, msg = told[0]
+    said = "must be " if kind in _FIELD_BE or msg.startswith(_BE) else ""
+    return _FIELD_MUST.get(kind) or said + " or ".join(kinds)
 
 
 _SORTS: Final[dict[type, str]] = {

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.docs_output import DOCS, SCHEMA_FILE
 from planner.answer.estimate import make_estimate
 from planner.ask.request import Request
+from planner.cli import app
 from planner.spec.config import CODED, ContextKind, CudaGraphs, Recompute, Schedule, value_text
 from planner.spec.planfile import Plan
 
@@ -102,3 +105,18 @@ def test_parts_in_host_memory_are_named() -> None:
 def test_the_published_schema_is_that_of_a_plan() -> None:
     """`python -m benchmarks.docs_output` writes it."""
     assert json.loads(SCHEMA_FILE.read_text(encoding="utf-8")) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["plan gpt2 '1x8 h100' --global-batch 64 --top 2 --tokens 1B", "plan llama-3.1-405b '1x8 h100'",
+     "estimate qwen3-30b-a3b '1x8 h100' --seq-len 4k --set ep=8,recompute_modules=mlp",
+     "estimate gpt2 '1x8 h100' --set tp=5"],
+)  # fmt: skip
+def test_what_is_printed_is_as_the_published_schema_says(words: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    printed = CliRunner().invoke(app, [*shlex.split(words), "--json"])
+    assert printed.exit_code in (0, 1), printed.output
+    schema = jsonschema.Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+    assert [error.message for error in schema.iter_errors(json.loads(printed.stdout))] == []
+    assert [*schema.iter_errors(json.loads(printed.stdout) | {"recommended": "the first"})]

@@ -44,6 +44,64 @@ def parses(text: str) -> list[str]:
 def test_no_sentence_is_taken_apart() -> None:
     paths = [path for path in sources("") if not set(READS_OTHERS) & set(path.parts)]
     assert {path: found for path in paths if (found := parses(path.read_text(encoding="utf-8")))} == {}
+    cut = {path: found for path in paths if (found := sorted({*cuts(path.read_text(encoding="utf-8"))}))}
+    assert {path.relative_to(PACKAGE).as_posix(): found for path, found in cut.items()} == OF_OTHERS
+
+
+CUT = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix",
+       "replace", "find", "rfind", "index"}  # fmt: skip
+IN_SENTENCES = re.compile(r"[a-z]{2} [a-z]|[,;:.] |\A [a-z]|[a-z] \Z")
+OF_OTHERS = {
+    "catalog/load_links.py": ["amd "],  # of a device's name, as NCCL's tables write it
+    "errors.py": ["Input should be ", "Value error, "],  # pydantic's
+    "report/html.py": [": "],  # of a chart's label, which its table shows in two columns
+    "report/listings_text.py": [", "],  # of a stack's masks, flattened to a row
+}
+
+
+def cuts(source: str) -> Iterator[str]:
+    """What text is searched or taken apart for and only sentences have: a space beside a word or a stop."""
+    tree = ast.parse(source)
+    named = dict(pair for node in tree.body for pair in _texts(node))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CUT:
+            sought = node.args[:1]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            sought = [node.left]
+        else:
+            continue
+        for one in sought:
+            text = named.get(one.id, "") if isinstance(one, ast.Name) else getattr(one, "value", "")
+            if isinstance(text, str) and IN_SENTENCES.search(text):
+                yield text
+
+
+def _texts(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Names that a module gives texts, and these."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+    pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]
+    for name, value in pairs:
+        if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield name.id, value.value
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('must, _, values = reason.rpartition("; ")', ["; "]),
+        ('names, colon, runs = stack.fitted.partition(": on ")', [": on "]),
+        ('told = [m.removeprefix("must be ") for m in here]', ["must be "]),
+        ('if "too slow" in error.hint: pass', ["too slow"]),
+        ('text.split(", ")', [", "]),
+        ('HEAD = "must be "\nmust.removeprefix(HEAD)', ["must be "]),
+        ('name.split("-"); "tp" in restrict; text.partition("="); text.replace("_", " ")', []),
+    ],
+)
+def test_a_cut_is_seen(line: str, found: list[str]) -> None:
+    assert [*cuts(line)] == found
 
 
 @pytest.mark.parametrize(

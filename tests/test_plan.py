@@ -591,6 +591,18 @@ def test_memory_to_keep_free_counts_where_headroom_is_less() -> None:
         make_estimate(replace(asked, min_free="80GiB"))
 
 
+def test_advice_to_keep_nothing_back_names_all_that_keeps_back() -> None:
+    """What `change` says, asked, fits: nothing is kept back by either option."""
+    asked = Request(
+        "llama-3.2-3b", "1x1 h100", seq_len=4096, global_batch=8, without="all", min_free="68GiB",
+        set={"recompute": "full"}, front=False,
+    )  # fmt: skip
+    (advice,) = [one for one in make_plan(asked).smallest_change if one.code == "no_headroom"]
+    assert advice.change is not None
+    changed = replace(asked, **{one.option: one.value for one in advice.change})
+    assert make_plan(changed).found
+
+
 def test_defaults_are_said() -> None:
     problem, assumed = resolve(Request("llama-2-7b", "1x8 h100"))
     assert problem.job.seq_len == 4096  # the model's context, below 8192

@@ -84,7 +84,8 @@ def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str
     update = {
         "communication": stack.communication.model_copy(update=of_engine),
         "states": engine.states.model_copy(update=_SETTINGS),
-        "fitted": "",
+        "fitted": (),
+        "fitted_on": "",
         "band": max(UNLIKE_BAND * stack.band, engine.band),
     }
     said = f"ZeRO 3 of {engine.name} under the layers of {stack.name}, on no run of which it was fitted: wider band"

@@ -173,7 +173,8 @@ def named_config(
     check_restriction(values)
     for axis, given in values.items():
         if len(given) != 1:
-            raise InputError(f"an estimate needs one value of {axis}", ", ".join(map(str, given)), "name one")
+            several = ", ".join(value_text(axis, value) for value in given)
+            raise InputError(f"an estimate needs one value of {axis}", several, "name one")
     named = {axis: given[0] for axis, given in values.items()}
     tp, cp, pp = (named.get(axis, 1) for axis in ("tp", "cp", "pp"))
     dp = named.get("dp", max(problem.cluster.num_devices // (tp * cp * pp), 1))

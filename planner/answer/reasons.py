@@ -157,7 +157,4 @@ def _fit_in_short(stack: Stack) -> Finding:
     """What a stack was fitted on, and how many of its numbers."""
     if not stack.fitted:
         return finding("stack_not_fitted", kin=stack.kin or None)
-    names, colon, runs = stack.fitted.partition(": on ")
-    if not colon:
-        return finding("stack_fitted", fitted=stack.fitted)
-    return finding("stack_fitted", numbers=len(names.split(",")), runs=runs)
+    return finding("stack_fitted", numbers=len(stack.fitted), runs=stack.fitted_on)

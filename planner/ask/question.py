@@ -54,6 +54,11 @@ def cluster_named() -> Option[Any, str]:
         label=Label(wide=True, first=True))
 
 
+def run_dry(text: str) -> Option[bool, bool]:
+    """Whether the training step is run without a device, of a question about configurations."""
+    return option(read.SWITCH, Group.SEARCH, f"{text} (needs PyTorch and transformers).", default=False)
+
+
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
 class Options(Asked):
     """What every question may say of the job, the software, the settings left open and the run."""
@@ -73,7 +78,7 @@ class Options(Asked):
         "Optimizer: adamw, adamw-bf16, adamw-8bit, ademamix, sgd, sgd-momentum, adafactor or muon.",
         default="adamw", names=_listed("spec.job", "Optimizer"))
     mean_len: Option[float | str, float | None] = option(
-        read.number(), Group.JOB,
+        read.MEAN_LENGTH, Group.JOB,
         f"Mean sequence length; {said('seq_len')} is then the maximum, padded per micro-batch.",
         unit="tokens", label=Label("mean length"))
     packed: Option[bool, bool] = option(
@@ -157,6 +162,13 @@ class Question(Options):
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
+class EstimateQuestion(Question):
+    """A question about one named configuration, with the option of that alone."""
+
+    dryrun: Option[bool, bool] = run_dry("Also run the training step without a device, and say whether both agree")
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
 class SearchQuestion(Question):
     """A question for a search, with the options of a search alone."""
 
@@ -175,6 +187,8 @@ class SearchQuestion(Question):
         read.SWITCH, Group.SEARCH, "Also accept borderline memory if at least 2 % faster.", default=False)
     top: Option[int, int] = option(
         read.whole(example="10"), Group.SEARCH, "How many configurations to show.", default=10)
+    dryrun: Option[bool, bool] = run_dry(
+        "Confirm what is recommended by running its training step without a device; recommend what it confirms")
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

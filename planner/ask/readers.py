@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike, fspath
@@ -81,37 +81,46 @@ def _length(given: Any, name: str) -> int:
     return whole(example="4096").read(given, name)
 
 
+def _real(given: Any) -> float:
+    """A number of Python, or one that stands alone in text; NaN for anything else, and for what no float holds."""
+    if isinstance(given, bool) or not isinstance(given, str | Real):
+        return math.nan
+    try:
+        return float(given)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
 def number(above: float = 0.0, most: float = math.inf) -> Reader[float]:
     """Numbers above a least one, at most another."""
 
     def read(given: Any, name: str) -> float:
-        found: Any = given
-        if isinstance(given, str):
-            try:
-                found = float(given)
-            except ValueError:
-                found = None
-        if isinstance(found, bool) or not isinstance(found, Real) or math.isnan(found):
+        found = _real(_bare(given))
+        if math.isnan(found):
             raise refuse(name, "a number", given)
-        if not above < float(found) <= most:
+        if not above < found <= most:
             bound = f"above {above:g}" + (f" and at most {most:g}" if most < math.inf else "")
             raise refuse(name, bound, given)
-        return float(found)
+        return found
 
     return Reader(read, "<float>")
 
 
-def _share(given: Any, name: str) -> float:
-    found: Any = given
-    if isinstance(given, str):
-        text = given.strip()
+def _mean_length(given: Any, name: str) -> float:
+    if isinstance(given, str) and math.isnan(_real(_bare(given))):
         try:
-            found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            found = None
-    if isinstance(found, bool) or not isinstance(found, Real) or not 0 <= float(found) < 1:
+            return float(parse_length(given, option(name)))
+        except UnitError:
+            raise refuse(name, "a number, such as 512 or 2k", given) from None
+    return number().read(given, name)
+
+
+def _share(given: Any, name: str) -> float:
+    in_percent = isinstance(given, str) and given.strip().endswith("%")
+    found = _real(given.strip().removesuffix("%")) / 100 if in_percent else _real(given)
+    if not 0 <= found < 1:
         raise refuse(name, "a share from 0 to below 1", given, "write 0.05 for 5%")
-    return float(found)
+    return found
 
 
 def _capacity(given: Any, name: str) -> float:
@@ -128,13 +137,12 @@ def _capacity(given: Any, name: str) -> float:
 def _tokens(given: Any, name: str) -> float:
     if isinstance(given, str):
         return parse_count(given, option(name), MOST_TOKENS)
-    if isinstance(given, bool) or not isinstance(given, Real):
-        raise refuse(name, "a number or text", given, f"write {option(name, '15.6T')}, say")
-    if not 0 < float(given) <= MOST_TOKENS:
-        raise refuse(
-            name, f"above 0 and at most {MOST_TOKENS:g}", given, f"write {option(name, '15.6T')}, say"
-        )
-    return float(given)
+    found, hint = _real(given), f"write {option(name, '15.6T')}, say"
+    if math.isnan(found):
+        raise refuse(name, "a number or text", given, hint)
+    if not 0 < found <= MOST_TOKENS:
+        raise refuse(name, f"above 0 and at most {MOST_TOKENS:g}", given, hint)
+    return found
 
 
 def _batch(given: Any, name: str) -> str:
@@ -144,7 +152,7 @@ def _batch(given: Any, name: str) -> str:
         raise refuse(
             name, "a whole number or text", given, f"write {option(name, 512)} or {option(name, '16Mtok')}"
         )
-    return given
+    return str(_bare(given))
 
 
 def _text(given: Any, name: str) -> str:
@@ -182,11 +190,10 @@ def _left_out(given: Any, name: str) -> tuple[str, ...]:
 
 
 def _names(given: Any, name: str) -> tuple[str, ...]:
-    paths = isinstance(given, Iterable) and not isinstance(given, str)
-    if not paths and not isinstance(given, str):
-        hint = f"write {option(name, 'dgx-h100,dgx-b200')}"
-        raise InputError(f"{option(name)} must be a list of names", repr(given), hint)
-    names = _texts([fspath(one) for one in given] if paths else given, name, ",")
+    listed = [given] if isinstance(given, str) else given
+    if not isinstance(listed, Sequence) or not all(isinstance(one, str | PathLike) for one in listed):
+        raise refuse(name, "a list of names", given, f"write {option(name, 'dgx-h100,dgx-b200')}")
+    names = _texts([fspath(one) for one in listed], name, ",")
     if not all(names):
         raise InputError(f"{option(name)} must be names with commas between", ",".join(names))
     return names
@@ -238,17 +245,9 @@ def _assumed(given: Any, name: str) -> tuple[str, ...]:
 
 
 def _days(given: Any, name: str) -> float:
-    if isinstance(given, str) and not _is_number(given):
+    if isinstance(given, str) and math.isnan(_real(given)):
         given = parse_quantity(given, "time") / 86400
     return number(0, 1e6).read(given, name)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _dollars(given: Any, name: str) -> float:
@@ -267,6 +266,7 @@ TEXT: Final = Reader(_text)
 NAME: Final = Reader(_name)
 FILE: Final = Reader(_name, "FILE", is_file=True)
 LENGTH: Final = Reader(_length, "<int>")
+MEAN_LENGTH: Final = Reader(_mean_length, "<float>")
 BATCH: Final = Reader(_batch)
 SHARE: Final = Reader(_share, write=lambda value: f"{100 * value:.12g}%")
 CAPACITY: Final = Reader(_capacity, "<size>", write=lambda value: f"{value:.0f} B")

@@ -171,7 +171,7 @@ def job_of(
     return Job(
         seq_len, batch, precision, _choice("optimizer", request.optimizer, Optimizer), request.tokens,
         request.lora_rank, request.frozen_bits, imbalance, replicas,
-        _choice("lora-targets", request.lora_targets or AdapterTargets.ALL_LINEAR, AdapterTargets),
+        _choice(option("lora_targets"), request.lora_targets or AdapterTargets.ALL_LINEAR, AdapterTargets),
         request.mean_len, request.packed, kept, load_assumptions(request.assume).stages_checkpoints,
     )  # fmt: skip
 

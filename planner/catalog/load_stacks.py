@@ -46,7 +46,7 @@ def stack_names() -> list[str]:
 
 
 EXTENDED_BAND: Final = 2.0  # of a stack that no run was compared with, over that of the one it extends
-_OF_ONE_STACK: Final = ("name", "description", "released", "source", "fitted", "devices")
+_OF_ONE_STACK: Final = ("name", "description", "released", "source", "fitted", "fitted_on", "devices")
 
 
 @lru_cache(maxsize=64)

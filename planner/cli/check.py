@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.ask.question import Question
+from planner.ask.question import EstimateQuestion, Question
 from planner.cli.files import (
     as_the_framework_allows,
     config_among,
@@ -52,11 +52,15 @@ SUBJECT = {  # the files say the rest, and count where they say otherwise
 
 
 def check(
-    files: FilesArgument, asked: Annotated[Question, SUBJECT], as_json: JsonOption = False
-) -> int:  # fmt: skip
+    files: FilesArgument, asked: Annotated[EstimateQuestion, SUBJECT], as_json: JsonOption = False
+) -> int:
     """Check launch files: legality, memory, speed. Says what would be faster as well."""
+    if asked.dryrun:
+        from planner.dryrun.extra import require_extra
+
+        require_extra()
     texts, not_read = read_files(files)
-    answer = check_files(texts, asked, config_among(files))
+    answer = check_files(texts, asked, config_among(files), asked.dryrun)
     answer["notes"] = [*not_read, *answer["notes"]]
     if as_json:
         say_json(answer)
@@ -80,10 +84,13 @@ def _sequences(batch: str | int | None, seq_len: int | None) -> int | None:
     return global_batch_of(text, seq_len or 1, 1)[0]
 
 
-def check_files(files: Mapping[str, str], asked: Question, config_file: str | None = None) -> dict[str, Any]:
+def check_files(
+    files: Mapping[str, str], asked: Question, config_file: str | None = None, dryrun: bool = False
+) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`.
 
-    `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
+    `config_file`: the model's config.json beside the files, which counts where they don't describe the model. `dryrun`:
+    also what a dry run of the configuration says.
     """
     from planner.ask.request import check_request
     from planner.frameworks.shell.debugging import debugging_notes
@@ -149,12 +156,31 @@ def check_files(files: Mapping[str, str], asked: Question, config_file: str | No
         "better": None,
     }
     if not broken:
-        answer |= _figures(judge.cost(config, stated))
+        choice = judge.cost(config, stated)
+        answer |= _figures(choice) | (_run_dry(choice, asked, problem, config, stated) if dryrun else {})
     hidden = _overlapping(problem)
     best = (judge if hidden is problem else Judge(hidden, asked)).best()
     if best is not None:
         answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, files)
     return answer
+
+
+def _run_dry(
+    choice: Choice, asked: Question, problem: Problem, config: ParallelConfig, stated: tuple[int, ...]
+) -> dict[str, Any]:
+    """What a dry run of the files' configuration says beside the prediction."""
+    from planner.dryrun.confirm import agreement, question_about, run_plainly
+    from planner.dryrun.question import DryRun
+    from planner.report.words import dumped
+
+    def run() -> DryRun:
+        if not asked.model:
+            must = "a dry run needs the model's config.json, beside the files or named"
+            raise InputError(must, "none", option("model", "config.json"))
+        devices, stack = problem.cluster.num_devices, problem.stack.name
+        return run_plainly(question_about(asked, config, problem.job, devices, stack, stated))
+
+    return {"dryrun": dumped([agreement(choice.memory, run)])[0]}
 
 
 def _full_length(problem: Problem) -> tuple[str, ...]:

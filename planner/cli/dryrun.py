@@ -5,14 +5,21 @@ Left out: how a step is run (`planner/dryrun/`).
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from planner.ask.question import Question
 from planner.cli.campaign import Answer
-from planner.cli.options import JsonOption
+from planner.cli.options import AnswerOption, JsonOption
 from planner.cli.output import progress, tell
+from planner.errors import FileInputError
+
+if TYPE_CHECKING:
+    from planner.dryrun.snapshot import OwnRun
+
+_LARGEST: Final = 2_000_000_000  # bytes of a snapshot, which takes several times as much memory
 
 EPILOG = (
     '\b\nExample:\n  planner dryrun llama-3.2-1b "1x1 h100" --stack transformers-2026+amp --seq-len 4096 \\\n'
@@ -35,14 +42,49 @@ def dryrun(
     longest: Annotated[
         bool, typer.Option("--longest", help="Also find the longest sequence that runs.")
     ] = False,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.pickle",
+            help="Lay a run of yours beside it: what torch.cuda.memory._dump_snapshot wrote.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
+    output: AnswerOption = None,
 ) -> int:
     """Run the real training step without a device. What PyTorch allocates and reserves, when, and for what."""
     from planner.dryrun.allocator.settings import read_alloc_conf
+    from planner.dryrun.beside_snapshot import laid_beside
+    from planner.dryrun.extra import require_extra
     from planner.dryrun.question import make_dryrun
     from planner.report.dryrun import dryrun_document, dryrun_facts
 
+    if output is not None:
+        from planner.spec.save import check_target
+
+        check_target(output, asked.model, asked.cluster, snapshot)
     settings = read_alloc_conf(alloc_conf)
+    require_extra()
+    with progress("reading the snapshot"):
+        own = None if snapshot is None else _run_of(snapshot)
     with progress("running the step"):
         found = make_dryrun(asked, settings, largest, longest)
-    return tell(Answer(found.fits, dryrun_facts(found), dryrun_document(found)), as_json)
+    beside = None if own is None else laid_beside(own, found.worst)
+    answer = Answer(found.fits, dryrun_facts(found, beside), dryrun_document(found, beside))
+    return tell(answer, as_json, output)
+
+
+def _run_of(path: Path) -> OwnRun:
+    """What the snapshot in a file says. Raises `FileInputError`."""
+    from planner.dryrun.snapshot import read_snapshot
+
+    name = str(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            given = f"{path.stat().st_size / 1e9:.1f} GB"
+            hint = "record fewer events (max_entries=...), or no frames (context=None)"
+            raise FileInputError(name, f"must be smaller than {_LARGEST / 1e9:.0f} GB", given, hint)
+        with path.open("rb") as file:
+            return read_snapshot(file, name)
+    except OSError as error:
+        raise FileInputError(name, "must be a readable file", error.strerror or str(error)) from None

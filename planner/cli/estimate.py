@@ -8,25 +8,19 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from planner.ask.option import as_written
+from planner.ask.option import Group, as_written, options_of
+from planner.ask.question import Question
+from planner.dialect import option
 from planner.errors import FileInputError, InputError
 from planner.spec.findings import Finding, finding
 
 if TYPE_CHECKING:
-    from planner.ask.question import Question
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
 
-OF_RUN: Final = (
-    "gpus",
-    "tokens",
-    "headroom",
-    "assume",
-    "calibration",
-)  # what may change under one configuration
 _NO_PLAN = "an estimate needs MODEL and CLUSTER, or a file of planner plan -o"
 _HINT = 'write it like: planner estimate llama-3.1-8b "1x8 h100" --set tp=2'
 
@@ -103,11 +97,23 @@ def _plan_of(request: Question) -> tuple[Plan, dict[str, Any]]:
     if not (name.endswith(".json") and Path(name).is_file()):
         raise InputError(_NO_PLAN, name, _HINT)
     changed = {key: value for key, value in as_written(request).items() if key not in ("model", "cluster")}
-    if not changed.keys() <= {*OF_RUN}:
+    free = of_run()
+    if others := [option(key) for key in changed if key not in free]:
         must = "a plan file says the job, the stack and the configuration"
-        kept = ", ".join(f"--{key}" for key in ("choice", "cluster", *OF_RUN, "memory"))
-        raise InputError(must, "other options", f"leave all but {kept} out")
+        kept = ", ".join(("--choice", "--cluster", *map(option, free), "--memory"))
+        raise InputError(must, ", ".join(others), f"leave all but {kept} out")
     return load_plan(name), changed
+
+
+def of_run() -> tuple[str, ...]:
+    """Options that may change under one configuration: of its devices, their memory, the whole run and what was
+    measured there, but for the experts' loads, which are the job's."""
+    groups = (Group.GOAL, Group.MEMORY, Group.RUN)
+    return tuple(
+        name
+        for name, one in options_of(Question).items()
+        if one.group in groups or (one.group is Group.MEASURED and one.reader.is_file)
+    )
 
 
 def _path(text: str | None) -> Path | None:

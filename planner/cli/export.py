@@ -48,6 +48,14 @@ ClusterOption = Annotated[
 StackOption = Annotated[
     str | None, typer.Option("--stack", metavar="FILE", help="The plan's stack, where it is a file of yours.")
 ]
+DryrunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dryrun",
+        help="Confirm the configuration by running its training step without a device (needs PyTorch and "
+        "transformers).",
+    ),
+]
 EPILOG = "\b\nExample:\n  planner export plan.json -o launch"
 
 
@@ -60,8 +68,13 @@ def export(
     force: ForceOption = False,
     cluster: ClusterOption = None,
     stack: StackOption = None,
+    dryrun: DryrunOption = False,
 ) -> int:
     """Write launch files for a plan. Arguments, torchrun, Slurm and Kubernetes scripts."""
+    if dryrun:
+        from planner.dryrun.extra import require_extra
+
+        require_extra()
     from planner.frameworks import framework
     from planner.frameworks.write import write_files
     from planner.spec.load_plan import load_plan
@@ -71,12 +84,17 @@ def export(
     index = made.index(choice)
     chosen = framework(to or _planned_framework(made, index))
     version = chosen.version(framework_version)
-    files = render_plan(plan, chosen.name, index, framework_version, cluster, stack)
+    files = _rendered(made, chosen, index, version, cluster, stack)
+    if dryrun:
+        made = _run_dry(made, index, cluster)
+        files = _rendered(made, chosen, index, version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
     if made.recommended and choice == FASTEST:
         sys.stderr.write(f"the plan recommends #{made.recommended + 1} instead: --choice {RECOMMENDED}\n")
+    if (said := made.choice(index).dryrun) is not None:
+        sys.stderr.write(f"{said}\n")
     if others := sorted(path.name for path in output.iterdir() if path.name not in files):
         listed = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
         sys.stderr.write(
@@ -94,18 +112,37 @@ def render_plan(
     stack: str | None = None,
 ) -> dict[str, str]:
     """The files of one configuration of a plan by name. Raises `PlannerError`."""
-    from planner.ask.planned import planned_model
     from planner.frameworks import framework
-    from planner.frameworks.framework import launch_of
     from planner.spec.load_plan import load_plan
 
     chosen = framework(to)
     version = chosen.version(release)
-    plan = load_plan(path)
+    return _rendered(load_plan(path), chosen, choice, version, cluster, stack)
+
+
+def _rendered(
+    plan: Plan, chosen: Framework, choice: int, version: str, cluster: str | None, stack: str | None
+) -> dict[str, str]:
+    from planner.ask.planned import planned_model
+    from planner.frameworks.framework import launch_of
+
     plan.choice(choice)  # a plan without one is told so, whatever else is wrong
     model = planned_model(plan)
     launch = launch_of(plan, choice, model, _own_stack(plan, choice, model, stack), _torus(plan, cluster))
     return chosen.render(_taken(launch, plan, choice, chosen, cluster), version)
+
+
+def _run_dry(plan: Plan, index: int, cluster: str | None) -> Plan:
+    """The plan with what a dry run says of one of its choices."""
+    from planner.cli.output import progress
+    from planner.dryrun.confirm import run_choice
+    from planner.report.words import worded
+
+    choice = plan.choice(index)
+    with progress("running the step"):
+        said = worded((run_choice(plan, choice, cluster=cluster),))[0]
+    ran = choice.model_copy(update={"dryrun": said})
+    return plan.model_copy(update={"choices": (*plan.choices[:index], ran, *plan.choices[index + 1 :])})
 
 
 def _planned_framework(plan: Plan, index: int) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from planner import __version__
-from planner.ask.question import ComparisonQuestion, Options, Question, Request, SizeQuestion
+from planner.ask.question import ComparisonQuestion, EstimateQuestion, Options, Request, SizeQuestion
 from planner.cli.options import AnswerOption, AssumeOption, JsonOption, OutputOption, Shown, takes_question
 from planner.cli.output import answers, progress, say, say_json, tell, unwritable, updates
 from planner.errors import InputError
@@ -78,8 +78,17 @@ def plan(asked: Request, as_json: JsonOption = False, output: OutputOption = Non
     if asked.objective in CHOOSES_SIZE:
         from planner.answer.objective import plan_with_size as answer
     asked = replace(asked, front=as_json or output is not None)  # the text does not show the front
+    if asked.dryrun:
+        from planner.dryrun.extra import require_extra
+
+        require_extra()
     with progress("searching"):
         found = answer(asked)
+    if asked.dryrun:
+        from planner.dryrun.confirm import confirmed
+
+        with progress("running the step"):
+            found = confirmed(found)
     return _deliver(found, as_json, output)
 
 
@@ -93,7 +102,7 @@ ESTIMATE_EPILOG = (
 
 
 def estimate(
-    asked: Annotated[Question, {"cluster": CLUSTER_OF_PLAN}],
+    asked: Annotated[EstimateQuestion, {"cluster": CLUSTER_OF_PLAN}],
     choice: Annotated[
         int | None, typer.Option(min=0, help="Index of the configuration: 0 is #1 of the plan's table.")
     ] = None,
@@ -117,8 +126,17 @@ def estimate(
     _check_output(output, asked)
     from planner.cli.estimate import estimated
 
+    if asked.dryrun:
+        from planner.dryrun.extra import require_extra
+
+        require_extra()
     with progress("estimating"):
         found, problem, assumed = estimated(asked, choice, other)
+    if asked.dryrun:
+        from planner.dryrun.confirm import beside
+
+        with progress("running the step"):
+            found = beside(found, cluster=other)
     if problem is None or not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli.memory import explain_memory
@@ -176,9 +194,10 @@ ASSUMPTIONS_EPILOG = "\b\nExample:\n  planner assumptions --assume pue=1.3"
 
 def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
     """List run-level assumptions and their sources. Failures, checkpoints, power and prices."""
+    from planner.ask.readers import ASSUMED
     from planner.cli import campaign
 
-    return tell(campaign.assumptions(assume or ()), as_json)
+    return tell(campaign.assumptions(ASSUMED.read(assume or (), "assume")), as_json)
 
 
 SCHEDULE_EPILOG = (

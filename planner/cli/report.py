@@ -1,4 +1,4 @@
-"""What does `planner report` do? Makes one HTML file of a plan, a comparison or a sizing.
+"""What does `planner report` do? Makes one HTML file of a plan, a comparison, a sizing or a dry run.
 
 Left out: what stands on the page (`report/page`, `report/page_results`) and how it looks (`report/html`).
 """
@@ -25,7 +25,7 @@ ResultArgument = Annotated[
     Path,
     typer.Argument(
         metavar="RESULT.json",
-        help="A plan (planner plan -o), or what compare --json or size --json printed.",
+        help="A plan (planner plan -o), or what compare, size or dryrun wrote (-o) or printed (--json).",
     ),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Page to write.")]
@@ -34,7 +34,7 @@ OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", he
 def report(
     result: ResultArgument, output: OutputOption, cluster: ClusterOption = None, calibration: CalibrationOption = None
 ) -> int:  # fmt: skip
-    """Write a self-contained HTML report. Of a plan, a comparison or a sizing, with charts."""
+    """Write a self-contained HTML report. Of a plan, a comparison, a sizing or a dry run, with charts."""
     from planner.cli.output import progress
     from planner.report.html import page_html
     from planner.spec.save import check_target, save_text
@@ -49,7 +49,7 @@ def report(
 
 
 def result_file_page(path: Path, cluster: str | None, calibration: Path | None) -> Page:
-    """The page of a file, whichever of the three it is. Raises `PlannerError`."""
+    """The page of a file, whichever it is. Raises `PlannerError`."""
     from planner.report.charts import require_altair
     from planner.report.page_results import result_page
     from planner.report.result_file import parse_result

@@ -5,26 +5,22 @@ Left out: how it is recorded (`transformers_step.py`), and the words a report sa
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from planner.dryrun.allocator.replay import replay
-from planner.dryrun.allocator.result import OutOfMemory, Replay
+from planner.dryrun.allocator.result import OutOfMemory
 from planner.dryrun.allocator.settings import AllocatorSettings, read_alloc_conf
-from planner.dryrun.allocator.trace import Kind
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.timeline import HeldBlocks, Moment, blocks_after, operation_at, timeline_of
 from planner.spec.verdict import MemoryVerdict
 
 ERROR: Final = (
     0.005  # of what a device has: above what 36 of 42 runs of one H100 were off by (benchmarks/RESULTS.md)
 )
 HELP: Final = ("expandable_segments:True", "max_split_size_mb:512")
-_LAYER: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -56,14 +52,19 @@ class RankMemory:
     module: str
     alive: tuple[Alive, ...]
     """What is allocated then, the largest first."""
+    blocks: tuple[HeldBlocks, ...]
+    """The same by size."""
     operations: int
     """How many run in one step."""
-    timeline: tuple[tuple[Phase, int], ...]
-    """The highest amount allocated in each of the parts of equal length of the step, and its phase [bytes]."""
+    timeline: tuple[Moment, ...]
+    """Parts of equal length of the step."""
     limit: int
     """What the allocator can have [bytes]."""
     verdict: MemoryVerdict
     out_of_memory: OutOfMemory | None
+    host_peak: int
+    """What the rank's tensors take at most in its host's memory, pinned ones powers of two; without the process itself
+    [bytes]."""
     helped_by: tuple[str, ...]
     """Settings of the allocator with which it would fit."""
 
@@ -74,7 +75,10 @@ def memory_of(recording: Recording, settings: AllocatorSettings, limit: int, ran
     held = replay(recording.trace, settings, capacity=limit, stop=recording.end)
     verdict = _verdict(recording, settings, limit)
     peaks = free.last_peaks
-    at = _operation_at(recording, peaks.allocated_event)
+    at, blocks = (
+        operation_at(recording, peaks.allocated_event),
+        blocks_after(recording, peaks.allocated_event),
+    )
     made = recording.operations[at]
     first = recording.second_step
     return RankMemory(
@@ -85,12 +89,16 @@ def memory_of(recording: Recording, settings: AllocatorSettings, limit: int, ran
         phase=made.phase,
         operation=made.name,
         module=made.module,
-        alive=alive_at(recording, free, peaks.allocated_event),
-        operations=len(recording.operations) - _operation_at(recording, first) - 1,
-        timeline=_timeline(recording, free),
+        alive=_sums(blocks),
+        blocks=blocks,
+        operations=len(recording.operations) - operation_at(recording, first) - 1,
+        timeline=timeline_of(
+            recording, free.allocated_timeline, (free if held.out_of_memory else held).reserved_timeline()
+        ),
         limit=limit,
         verdict=verdict,
         out_of_memory=held.out_of_memory,
+        host_peak=recording.host.largest_total(),
         helped_by=() if verdict is MemoryVerdict.FITS else _help(recording, settings, limit),
     )
 
@@ -116,42 +124,12 @@ def _help(recording: Recording, settings: AllocatorSettings, limit: int) -> tupl
     )
 
 
-def _operation_at(recording: Recording, event: int) -> int:
-    """Number of the operation that an event is part of."""
-    return max(bisect_right(recording.operations, event, key=lambda one: one.first) - 1, 0)
-
-
-def alive_at(recording: Recording, replayed: Replay, event: int) -> tuple[Alive, ...]:
-    """What is allocated after an event, by what it holds and the module that made it, the largest first.
-
-    A block counts what the tensor asked for; what the allocator adds to it is in the peak alone.
-    """
-    what, blocks = recording.trace.what[: event + 1], recording.trace.blocks[: event + 1]
-    made = what >= 0
-    asked = dict(zip(blocks[made].tolist(), what[made].tolist(), strict=True))
-    for block in blocks[what == Kind.FREE].tolist():
-        asked.pop(block, None)
+def _sums(blocks: Iterable[HeldBlocks]) -> tuple[Alive, ...]:
+    """Blocks by what they hold and the module that made them, the largest first."""
     sums: dict[tuple[Holds, str], list[int]] = defaultdict(lambda: [0, 0])
-    for block, size in asked.items():
-        at = recording.made_by[block]
-        phase = recording.operations[at].phase if at >= 0 else Phase.BUILD
-        kept = Holds.ACTIVATIONS if phase is Phase.FORWARD else Holds.TEMPORARY
-        holds = recording.kinds.get(block, kept)
-        module = _LAYER.sub(".*", recording.operations[at].module) if at >= 0 else ""
-        total = sums[holds, module]
-        total[0] += size
-        total[1] += 1
+    for one in blocks:
+        total = sums[one.holds, one.module]
+        total[0] += one.size * one.number
+        total[1] += one.number
     found = (Alive(holds, module, size, count) for (holds, module), (size, count) in sums.items())
     return tuple(sorted(found, key=lambda one: (-one.size, one.holds, one.module)))
-
-
-POINTS: Final = 400  # of a timeline
-
-
-def _timeline(recording: Recording, replayed: Replay) -> tuple[tuple[Phase, int], ...]:
-    begin = recording.second_step + 1  # behind the mark
-    allocated = replayed.allocated_timeline[begin:]
-    parts = np.array_split(allocated, min(POINTS, len(allocated)))
-    starts = np.cumsum([begin, *(len(part) for part in parts[:-1])])
-    phases = (recording.operations[_operation_at(recording, int(start))].phase for start in starts)
-    return tuple((phase, int(part.max())) for phase, part in zip(phases, parts, strict=True))

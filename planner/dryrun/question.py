@@ -5,7 +5,7 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,13 +19,15 @@ from planner.catalog.stack_options import (
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
+    NO_SYNC,
     SEPARATOR,
 )
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.deepspeed_question import DEEPSPEED, deepspeed_recipe
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
 from planner.dryrun.recording import Recording
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.step import RankTime, time_of
@@ -39,12 +41,19 @@ from planner.spec.machine.host import HostRates
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
-_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+_RUN: Final = {
+    AUTOCAST,
+    EAGER_ATTENTION,
+    EAGER_EXPERTS,
+    FOREACH,
+    NO_SYNC,
+}  # options of stacks that change what is run
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
+_SHARDING: Final = {0: Sharding.NONE, 2: Sharding.GRADIENTS, 3: Sharding.WEIGHTS}  # by ZeRO stage
 _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ALL_LINEAR: "all-linear",
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -67,14 +76,14 @@ class DryRun:
     software: Mapping[str, str]
     """Packages that were run, and their versions."""
     ranks: tuple[RankMemory, ...]
-    times: tuple[RankTime, ...]
-    """Of the same ranks."""
     estimated_peak: float | None
     largest_micro_batch: int | None
     """That runs at this sequence length, 0 where none does; None where it was not sought."""
     longest_sequence: int | None
     """That runs at this micro-batch, in steps of `LENGTHS` tokens."""
     assumptions: tuple[Finding, ...]
+    times: tuple[RankTime, ...] = ()
+    """Of the same ranks; empty where part of the step runs beside the device's one queue."""
 
     @property
     def fits(self) -> bool:
@@ -87,9 +96,9 @@ class DryRun:
         return max(self.ranks, key=lambda one: one.reserved_peak)
 
     @property
-    def slowest(self) -> RankTime:
-        """The times of the rank whose step takes longest."""
-        return max(self.times, key=lambda one: one.step)
+    def slowest(self) -> RankTime | None:
+        """The times of the rank whose step takes longest; None where none are told."""
+        return max(self.times, key=lambda one: one.step, default=None)
 
 
 def make_dryrun(
@@ -107,18 +116,23 @@ def make_dryrun(
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
     recipe = recipe_of(problem, config, name, fields)
-    run = _Runs(_step(), _capability(problem), settings, allocator_limit(problem, asked), positions)
+    run = _Runs(
+        _step(problem.stack.framework),
+        _capability(problem),
+        settings,
+        allocator_limit(problem, asked),
+        positions,
+    )
     recording = run.record(recipe, run.capability)
-    device = Device(problem.cluster.accelerator, rates_of(problem.cluster)[0])
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
         devices=problem.cluster.num_devices,
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
-        software=_software(),
+        software=_software(["deepspeed"] if problem.stack.framework == DEEPSPEED else ["peft"]),
         ranks=(memory_of(recording, settings, run.limit),),
-        times=(time_of(recording, device, _host(problem), recipe.num_microbatches),),
+        times=_times(problem, recipe, recording),
         estimated_peak=peak,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
@@ -177,6 +191,14 @@ class _Runs:
         return memory.out_of_memory is None, memory.reserved_peak
 
 
+def _times(problem: Problem, recipe: Recipe, recording: Recording) -> tuple[RankTime, ...]:
+    """Of programs that copy to the host, update there or gather on other streams none yet."""
+    if problem.stack.framework != "transformers" or any(one.stream for one in recording.operations):
+        return ()
+    device = Device(problem.cluster.accelerator, rates_of(problem.cluster)[0])
+    return (time_of(recording, device, _host(problem), recipe.num_microbatches),)
+
+
 def _host(problem: Problem) -> HostRates:
     """What issues operations: the stack's factor is of the processors that are not x86."""
     grace = problem.cluster.accelerator.host is HostProcessor.GRACE
@@ -198,6 +220,8 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
     """
     job = problem.job
     options = set(problem.stack.name.split(SEPARATOR)[1:])
+    if problem.stack.framework == DEEPSPEED:
+        return deepspeed_recipe(problem, config, name, fields, options)
     _check(problem, config, options)
     return Recipe(
         config=fields,
@@ -212,6 +236,11 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
         update=Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED,
+        sharding=_SHARDING[config.zero],
+        shards=(config.hsdp or config.dp) if config.zero else 1,
+        replicas=config.dp // (config.hsdp or config.dp) if config.zero else config.dp,
+        tensor=config.tp,
+        accumulates_whole=NO_SYNC in options,
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
     )
 
@@ -228,7 +257,6 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     job, stack = problem.job, problem.stack
     refused = [
         (f"the stack {stack.name}", stack.framework != "transformers"),
-        (f"{problem.cluster.num_devices} devices", problem.cluster.num_devices > 1),
         (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
         (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
         (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
@@ -239,9 +267,10 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     named = [what for what, there in refused if there]
     if named:
         must = (
-            "a dry run runs transformers on one device: AdamW in bf16 or fp16, also under autocast, and LoRA"
+            "a dry run runs transformers on one device, under DDP or FSDP2: AdamW in bf16 or fp16, also under "
+            "autocast, and LoRA"
         )
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} on one device")
+        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)}")
 
 
 def _capability(problem: Problem) -> tuple[int, int]:
@@ -249,20 +278,25 @@ def _capability(problem: Problem) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _step() -> Any:
+def _step(framework: str) -> Any:
     try:
         from planner.dryrun.transformers_step import record_step
+
+        if framework == DEEPSPEED:
+            from planner.dryrun.deepspeed_step import record_deepspeed_step
+
+            return record_deepspeed_step
     except ImportError as error:
         must = "a dry run needs PyTorch and transformers"
         raise InputError(must, str(error), install_hint("dryrun")) from error
     return record_step
 
 
-def _software() -> dict[str, str]:
+def _software(beside: Sequence[str]) -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in ("torch", "transformers", "peft"):
+    for name in ("torch", "transformers", *beside):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -6,7 +6,7 @@ Left out: what the step costs (`cost/`); how a question is read (`ask/`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -45,6 +45,14 @@ class Update(StrEnum):
     ADAMW_FOREACH = "AdamW, foreach"
 
 
+class Sharding(StrEnum):
+    """What of the model's states is divided over data-parallel ranks, by FSDP2; nothing: DDP."""
+
+    NONE = "none"
+    GRADIENTS = "reshard_after_forward=False"
+    WEIGHTS = "reshard_after_forward=True"
+
+
 @dataclass(frozen=True)
 class Adapters:
     """LoRA by PEFT."""
@@ -73,6 +81,24 @@ class Recipe:
     checkpointing: Checkpointing = Checkpointing.NONE
     update: Update = Update.ADAMW_FUSED
     adapters: Adapters | None = None
+    sharding: Sharding = Sharding.NONE
+    shards: int = 1
+    """Ranks that hold one copy of the states between them."""
+    replicas: int = 1
+    """Such copies."""
+
+    deepspeed: Mapping[str, Any] = field(default_factory=dict)
+    """`ds_config.json`, where DeepSpeed runs the step."""
+    tensor: int = 1
+    """Ranks that divide every layer between them."""
+    accumulates_whole: bool = False
+    """Are sharded gradients of accumulated micro-batches kept whole and summed over ranks behind the last one
+    (`no_sync`)?"""
+
+    @property
+    def ranks(self) -> int:
+        """All ranks of the step."""
+        return self.shards * self.replicas * self.tensor
 
 
 MOST_MICROBATCHES: Final = (

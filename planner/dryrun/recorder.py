@@ -26,6 +26,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def __init__(self, values: Values, capability: tuple[int, int]) -> None:
         super().__init__()
         self.recording, self.phase = Recording(), Phase.BUILD
+        self.stream = 0  # that work goes to
+        self.composed: frozenset[type] = (
+            frozenset()
+        )  # types of tensors made of others, whose work is written down
+        self.host_is_apart = False  # are tensors of the device on "cpu:0", and others in the host's memory?
+        self._beside = False
+        self._pinned = False
         self._values, self._capability = values, capability
         self._blocks = dict[int, tuple[Any, int]]()  # by storage
         self._names = dict[int, str]()
@@ -39,6 +46,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     ) -> Any:
         if func is _DEVICE:  # asked more often than all else together
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
+        if self.composed and not self.composed.isdisjoint(types):
+            return NotImplemented
         named = kwargs or {}
         known, out = self._values.answered(func, args)
         if not known:
@@ -46,16 +55,68 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         made = _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
+        if self._beside:
+            return out
         if func.is_view:
             self._views += 1
         elif func.namespace not in _BESIDE:
-            self._write(func, args, named, made)
+            if made and all(map(self._is_host, made)):
+                for one in made:
+                    self._host_block_of(one)
+            else:
+                self._write(func, args, named, made)
         return out
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are."""
         for tensor in tensors:
-            self.recording.kinds[self._block_of(tensor)] = kind
+            local = getattr(tensor, "_local_tensor", tensor)
+            if not self._is_host(local):
+                self.recording.kinds[self._block_of(local)] = kind
+
+    @contextmanager
+    def holding(self, kind: Holds) -> Iterator[None]:
+        """Say what blocks hold that are made while it is entered, and not given back."""
+        first = self.recording.trace.num_blocks
+        yield
+        for _, block in self._blocks.values():
+            if block >= first:
+                self.recording.kinds.setdefault(block, kind)
+
+    @contextmanager
+    def pinning(self) -> Iterator[None]:
+        """The host pins what is made while it is entered."""
+        self._pinned = True
+        try:
+            yield
+        finally:
+            self._pinned = False
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Leave out what runs while it is entered: it runs elsewhere, or nowhere."""
+        before, self._beside = self._beside, True
+        try:
+            yield
+        finally:
+            self._beside = before
+
+    @contextmanager
+    def storages_followed(self) -> Iterator[None]:
+        """Know while it is entered when memory behind a tensor is given back and asked for again, as FSDP does."""
+        own = torch.UntypedStorage.resize_
+
+        def resize(storage: Any, size: int) -> Any:
+            found = own(storage, size)
+            if not self._beside:
+                self._resized(storage, size)
+            return found
+
+        torch.UntypedStorage.resize_ = resize
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = own
 
     def name_modules(self, model: Any) -> None:
         """Have operations of a model's modules carry their names."""
@@ -101,7 +162,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._views = self._entered = 0
         recording.operations.append(
             Operation(
-                name, module, self.phase, first, taken, given, _flags(name, args), _alike(args, written), host
+                name,
+                module,
+                self.phase,
+                first,
+                taken,
+                given,
+                self.stream,
+                _flags(name, args),
+                _alike(args, written),
+                host,
             )
         )
         if (
@@ -110,14 +180,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
             self._threads.add(node is None)
             recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
         for one in made:
-            self._block_of(one, number)
+            if not self._is_host(one):
+                self._block_of(one, number)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
         for block in inside:
             recording.trace.free(block)
 
     def _allocate(self, size: int, operation: int) -> int:
         self.recording.made_by.append(operation)
-        return self.recording.trace.allocate(size)
+        return self.recording.trace.allocate(size, self.stream)
 
     def _block_of(self, tensor: Any, operation: int = -1) -> int:
         """The block behind a tensor, allocated where it is new."""
@@ -128,11 +199,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         block = self._allocate(storage.nbytes(), operation)
 
         def ended(_: Any) -> None:
-            self._blocks.pop(key, None)
-            self.recording.trace.free(block)
+            self.recording.trace.free(self._blocks.pop(key)[1])
 
         self._blocks[key] = weakref.ref(storage, ended), block
         return block
+
+    def _is_host(self, tensor: Any) -> bool:
+        return self.host_is_apart and isinstance(tensor, FakeTensor) and tensor.fake_device.index is None
+
+    def _host_block_of(self, tensor: Any) -> None:
+        """Write down a block of the host's memory where it is new. PyTorch pins powers of two
+        (aten/src/ATen/core/CachingHostAllocator.h, `c10::llvm::PowerOf2Ceil`)."""
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._blocks:
+            return
+        size = storage.nbytes()
+        block = self.recording.host.allocate(1 << (size - 1).bit_length() if self._pinned and size else size)
+
+        def ended(_: Any) -> None:
+            self._blocks.pop(key)
+            self.recording.host.free(block)
+
+        self._blocks[key] = weakref.ref(storage, ended), block
+
+    def _resized(self, storage: Any, size: int) -> None:
+        """What is gathered comes and goes behind the same tensor; a block of 0 bytes stands for none."""
+        key = id(storage)
+        if key not in self._blocks:
+            return
+        kept, block = self._blocks[key]
+        self.recording.trace.free(block)
+        block = self._allocate(size, len(self.recording.operations) - 1)
+        self.recording.kinds[block] = Holds.GATHERED
+        self._blocks[key] = kept, block
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -26,6 +26,7 @@ class Holds(StrEnum):
 
     INPUT = "input"
     WEIGHTS = "weights"
+    GATHERED = "gathered_weights"
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer_states"
     ACTIVATIONS = "activations"
@@ -52,9 +53,9 @@ NO_WORK: Final = HostWork()
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation that ran: `first`: the number of events before it; `taken`: what `expand` repeats once, but of
-    products; `flags`: of a product, which of the tensors that
-    it takes lie transposed in memory, of others the arguments that are yes or no; `alike`: do all of its tensors have
-    one shape, and lie alike and densely in memory?"""
+    products; `stream`: the queue of the device that it went to, 0 but for what FSDP gathers and sums; `flags`: of a
+    product, which of the tensors that it takes lie transposed in memory, of others the arguments that are yes or no;
+    `alike`: do all of its tensors have one shape, and lie alike and densely in memory?"""
 
     name: str
     module: str
@@ -62,6 +63,7 @@ class Operation:
     first: int
     taken: tuple[Shape, ...]
     given: tuple[Shape, ...]
+    stream: int = 0
     flags: tuple[bool, ...] = ()
     alike: bool = True
     host: HostWork = NO_WORK
@@ -72,10 +74,12 @@ class Recording:
     """A program's allocations, and the operations that made them.
 
     `made_by`: of each block, the operation's number, or -1 where none made it; `kinds`: of some blocks, what they hold.
-    `second_step`, `end`: the numbers of events before the second step, and of all.
+    `second_step`, `end`: the numbers of events before the second step, and of all. `host`: what tensors in the host's
+    memory ask for there, where the program has some.
     """
 
     trace: Trace = field(default_factory=Trace)
+    host: Trace = field(default_factory=Trace)
     operations: list[Operation] = field(default_factory=list)
     made_by: list[int] = field(default_factory=list)
     kinds: dict[int, Holds] = field(default_factory=dict)

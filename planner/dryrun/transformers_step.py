@@ -10,7 +10,7 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -20,7 +20,7 @@ from transformers.initialization import no_init_weights
 
 from planner.dryrun.autocast import cuda_policies
 from planner.dryrun.on_cuda import cuda_branches
-from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Update
+from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Sharding, Update
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.values import Values
@@ -37,7 +37,7 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     """
     config = _config_of(recipe)
     recorder = Recorder(Values(_experts(config)), capability)
-    with _on_device(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+    with _on_device(), _process(recipe, recorder), FakeTensorMode(allow_non_fake_inputs=True), recorder:
         try:
             model = _built(recipe, config, recorder)
             with _not_traced():
@@ -47,11 +47,18 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
             must = f"a dry run needs a model whose step runs on tensors without data, here {recipe.name}'s"
             raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
-        end = len(recorder.recording.trace)
-    recorder.recording.end = end
-    del model
-    gc.collect()
+        del model
+        gc.collect()
     return recorder.recording
+
+
+def _process(recipe: Recipe, recorder: Recorder) -> AbstractContextManager[None]:
+    """One of the ranks that take the step."""
+    if recipe.ranks == 1:
+        return nullcontext()
+    from planner.dryrun.processes import process_of  # most steps have one
+
+    return process_of(0, recipe.ranks, recorder)
 
 
 @contextmanager
@@ -107,7 +114,20 @@ def _experts(config: Any) -> int:
 
 
 def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
-    """The model, with what is trained of it; its weights are written down."""
+    """The model, with what is trained of it; its weights, or the rank's part of them, are written down."""
+    with nullcontext() if recipe.sharding is Sharding.NONE else recorder.beside():  # loaded by the host
+        model = spread = _prepared(recipe, config)
+        if recipe.ranks > 1:
+            from planner.dryrun import data_parallel
+
+            with recorder.holding(Holds.GRADIENTS):
+                spread = data_parallel.spread(recipe, model)
+    recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
+    recorder.name_modules(model)
+    return spread
+
+
+def _prepared(recipe: Recipe, config: Any) -> Any:
     held = getattr(torch, recipe.weights.held)
     torch.set_default_dtype(held)
     try:
@@ -118,17 +138,14 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
     finally:
         torch.set_default_dtype(torch.float32)
     model.tie_weights()
-    recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     if recipe.adapters is not None:
         model = _with_adapters(recipe, model)
-        recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     model.train()
     if recipe.checkpointing is not Checkpointing.NONE:
         reentrant = recipe.checkpointing is Checkpointing.REENTRANT
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
         if recipe.adapters is not None:
             model.enable_input_require_grads()
-    recorder.name_modules(model)
     return model
 
 
@@ -158,23 +175,40 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
         if step:
             recorder.recording.second_step = len(recorder.recording.trace)
             recorder.recording.trace.reset_peaks()
-        for _ in range(micro):
+        for number in range(micro):
             recorder.phase = Phase.FORWARD
-            with (
-                recorder.modules_followed(),
-                torch.autocast("cpu", dtype=dtype, enabled=autocast is not None),
-            ):
-                loss = model(input_ids=tokens, labels=tokens).loss / micro
-            recorder.phase = Phase.BACKWARD
-            with recorder.modules_followed():
+            with recorder.modules_followed(), _synchronising(recipe, model, number == micro - 1):
+                with torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
+                    loss = model(input_ids=tokens, labels=tokens).loss / micro
+                recorder.phase = Phase.BACKWARD
                 loss.backward()
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        _clip(recipe, trained)
         optimizer.step()
         moments = (one for state in optimizer.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
         optimizer.zero_grad(set_to_none=True)
+    recorder.recording.end = len(recorder.recording.trace)  # before the optimizer's own end
+
+
+def _clip(recipe: Recipe, trained: list[Any]) -> None:
+    if recipe.ranks == 1:
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        return
+    from planner.dryrun import data_parallel
+
+    data_parallel.clip(trained)
+
+
+def _synchronising(recipe: Recipe, model: Any, last: bool) -> AbstractContextManager[None]:
+    """Ranks sum gradients of every micro-batch, or those of the last one and all before it."""
+    every = recipe.sharding is not Sharding.NONE and not recipe.accumulates_whole
+    if recipe.ranks == 1 or every or last:
+        return nullcontext()
+    from planner.dryrun.data_parallel import accumulating
+
+    return accumulating(recipe, model)
 
 
 def _optimizer(update: Update, trained: list[Any]) -> Any:

@@ -98,8 +98,11 @@ class Values:
 
 
 def _value(tensor: Any) -> Any:
-    """What a tensor holds; None where that is not known."""
-    return getattr(tensor, _VALUE, None) if isinstance(tensor, FakeTensor) else tensor
+    """What a tensor holds; None where that is not known, also where other data was put in its place."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    value = getattr(tensor, _VALUE, None)
+    return None if value is None or value.shape != tensor.shape else value
 
 
 def _is_followed(tensor: Any) -> bool:

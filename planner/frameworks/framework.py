@@ -40,7 +40,8 @@ TRIAL_STEPS: Final = 50
 class Expected:
     """What planner predicts, to compare with the first log lines [s], [tokens/s/device], [bytes].
 
-    `stack`: name of the stack that it holds for, which may be of another framework than the files.
+    `stack`: name of the stack that it holds for, which may be of another framework than the files. `dryrun`: what a dry
+    run says of it, in words; empty where there was none.
     """
 
     step_time: float
@@ -51,6 +52,7 @@ class Expected:
     logged_memory: float
     memory_limit: float
     stack: str = ""
+    dryrun: str = ""
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,7 @@ def _expected(choice: Choice) -> Expected:
         choice.memory.logged,
         choice.memory.limit,
         choice.stack,
+        "" if choice.dryrun is None else " ".join(choice.dryrun.text.split()),
     )
 
 

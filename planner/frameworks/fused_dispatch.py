@@ -129,9 +129,9 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dispatcher-network", ("ep", "etp"), _network,
-        "{dispatcher} sends between nodes over InfiniBand or RoCE, the cluster has {fabric}; ep={ep} etp={etp}",
+        "{dispatcher} sends between nodes over InfiniBand or RoCE, the cluster has {fabric}",
         f"keep ep x etp within a node, or leave the dispatcher out of {option('stack')}", "DeepEP README, Requirements",
-        lambda p: {"dispatcher": p.stack.communication.dispatcher, "fabric": p.cluster.fabric},
+        lambda p: {"dispatcher": p.stack.communication.dispatcher, "fabric": p.cluster.fabric}, told=("ep", "etp"),
     ),
     Rule(
         "expert-capacity", ("ep", "etp"), _capacity,
@@ -150,18 +150,18 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dispatcher-groups", ("ep", "etp"), _groups,
-        "DeepEP's groups, ep x etp, have {sizes} ranks, beyond a node with every 8 joined by NVLink or XGMI; "
-        "ep={ep} etp={etp}", "choose another ep",
+        "DeepEP's groups, ep x etp, have {sizes} ranks, beyond a node with every 8 joined by NVLink or XGMI",
+        "choose another ep",
         "DeepEP deep_ep/buffer.py Buffer.get_dispatch_config, csrc/kernels/configs.cuh; of AMD devices "
         "AMD-AGI/Primus-Turbo a6a16cd primus_turbo/pytorch/deep_ep/buffer.py",
-        lambda p: {"sizes": ", ".join(map(str, _sizes(p)))},
+        lambda p: {"sizes": ", ".join(map(str, _sizes(p)))}, told=("ep", "etp"),
     ),
     Rule(
         "expert-capacity-etp", ("ep", "etp"), _holds_shards,
         "every shard of an expert receives all of its rows, so that a buffer of {capacity:g} times a rank's own would "
-        "drop tokens; etp={etp}", "choose a smaller etp, or a moe_expert_rank_capacity_factor above it",
+        "drop tokens", "choose a smaller etp, or a moe_expert_rank_capacity_factor above it",
         "Megatron-LM d98e8a6 core/transformer/moe/token_dispatcher.py _HybridEPManager.setup_metadata",
-        lambda p: {"capacity": p.stack.kernels.expert_capacity},
+        lambda p: {"capacity": p.stack.kernels.expert_capacity}, told=("etp",),
     ),
     Rule(
         "dispatcher-choices", ("ep", "etp"), _choices,

@@ -113,7 +113,7 @@ def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackS
 FUSED_EXPERT_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "fused-experts-etp", ("etp",), lambda c, p: np.asarray((c["etp"] == 1) | (not p.stack.kernels.fused_experts)),
-        f"experts that are fused with their GEMMs (+{FUSED_EXPERTS}) are whole on every rank; etp={{etp}}",
-        "set etp=1", "Megatron-Core moe/experts.py _is_fused_impl_supported",
+        f"experts that are fused with their GEMMs (+{FUSED_EXPERTS}) are whole on every rank",
+        "set etp=1", "Megatron-Core moe/experts.py _is_fused_impl_supported", told=("etp",),
     ),
 )  # fmt: skip

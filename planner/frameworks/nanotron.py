@@ -64,16 +64,16 @@ RULES: Final[tuple[Rule, ...]] = (
     no_selective(TITLE, "nanotron config/parallelism_config.py recompute_layer"),
     Rule(
         "nanotron-ep", ("ep",), lambda c, p: c["ep"] == 1,
-        "expert parallelism must be 1; ep={ep}", "set ep=1",
-        "nanotron parallel/context.py ParallelContext (the ranks cannot be reshaped)",
+        "expert parallelism must be 1", "set ep=1",
+        "nanotron parallel/context.py ParallelContext (the ranks cannot be reshaped)", told=("ep",),
     ),
     own_exchange(TITLE, "nanotron nn/ring_attention.py"),
     whole_kv_heads("nanotron config/config.py Config.__post_init__"),
     Rule(
         "schedule-supported", ("schedule",),
         lambda c, p: np.isin(c["schedule"], [int(schedule) for schedule in ENGINES]),
-        "the pipeline schedule must be 1F1B or GPipe; schedule={schedule}", "choose one of these",
-        "nanotron parallel/pipeline_parallel/engine.py",
+        "the pipeline schedule must be 1F1B or GPipe", "choose one of these",
+        "nanotron parallel/pipeline_parallel/engine.py", told=("schedule",),
     ),
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
     listed = " or ".join(map(str, values))
     return Rule(
         f"{axis.replace('_', '-')}-expressible", (axis,), lambda c, p: np.isin(c[axis], values),
-        f"{title} can express {axis}={listed} only; {axis}={{{axis}}}", f"set {axis}={values[0]}", source,
+        f"{title} can express {axis}={listed} only", f"set {axis}={values[0]}", source, told=(axis,),
     )  # fmt: skip
 
 
@@ -44,8 +44,8 @@ def own_exchange(title: str, source: str) -> Rule:
     """Context parallelism that exchanges in the one way that files leave it; in place of the generic rule."""
     return Rule(
         "cp-kind-supported", ("cp", "cp_kind"), lambda c, p: (c["cp"] == 1) | (c["cp_kind"] == 0),
-        f"context parallelism of {title} exchanges in its own way alone, which files don't choose; cp_kind={{cp_kind}}",
-        "leave cp_kind out", source,
+        f"context parallelism of {title} exchanges in its own way alone, which files don't choose",
+        "leave cp_kind out", source, told=("cp_kind",),
     )  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def whole_recompute(title: str, source: str) -> Rule:
 
     return Rule(
         "recompute-partial", ("pp", "recompute", "recompute_layers"), legal,
-        f"{title} recomputes all layers or none; recompute_layers={{recompute_layers}}",
-        "recompute all layers", source,
+        f"{title} recomputes all layers or none",
+        "recompute all layers", source, told=("recompute_layers",),
     )  # fmt: skip
 
 
@@ -82,9 +82,9 @@ def shards_or_hosts(source: str) -> Rule:
 
     return Rule(
         "zero-replicas", ("dp", "cp", "zero", "offload"), legal,
-        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is in CPU memory, which needs zero above "
-        "0; dp={dp} cp={cp} zero={zero} offload={offload}",
-        "set zero=0 and offload=none, or zero=1 and offload=optimizer", source,
+        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is in CPU memory, which needs zero "
+        "above 0",
+        "set zero=0 and offload=none, or zero=1 and offload=optimizer", source, told=("dp", "cp", "zero", "offload"),
     )  # fmt: skip
 
 
@@ -99,8 +99,8 @@ def whole_kv_heads(source: str) -> Rule:
 
     return Rule(
         "kv-heads-tp", ("tp",), legal,
-        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them", source,
-        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
+        "tp must divide the key/value heads, {kv}", "choose a tp that divides them", source,
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)}, told=("tp",),
     )  # fmt: skip
 
 
@@ -110,10 +110,10 @@ def whole_scans(title: str) -> Rule:
     return Rule(
         "state-space-whole", ("tp", "cp", "pp"),
         lambda c, p: ((c["tp"] == 1) & (c["cp"] == 1) & (c["pp"] == 1)) | (not p.model.state_spaces),
-        f"{title} runs transformers' layers of state spaces and delta nets undivided: tp, cp and pp must be 1; "
-        "tp={tp} cp={cp} pp={pp}",
+        f"{title} runs transformers' layers of state spaces and delta nets undivided: tp, cp and pp must be 1",
         "set tp=1, cp=1 and pp=1; Megatron's stacks divide state spaces and gated delta nets",
         "transformers 5.23 models/{bamba,granitemoehybrid,mamba2,nemotron_h,qwen3_next}/modeling_*.py",
+        told=("tp", "cp", "pp"),
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def require_altair() -> None:
         raise InputError(MISSING, hint=INSTALL)
 
 
-def _finished(chart: Any, height: int | None = None) -> Spec:
+def finished(chart: Any, height: int | None = None) -> Spec:
     """The chart as a specification as wide as its place on the page, in the page's colours."""
     sized = chart.properties(width="container", **({"height": height} if height else {}))
     axis = {
@@ -62,11 +62,13 @@ def _finished(chart: Any, height: int | None = None) -> Spec:
     return spec
 
 
-def _data(rows: Sequence[Row]) -> Any:
+def data_of(rows: Sequence[Row]) -> Any:
+    """Rows as the data of a chart."""
     return alt.Data(values=[dict(row) for row in rows])
 
 
-def _labelled() -> Any:
+def labelled() -> Any:
+    """What a screen reader says of a mark."""
     return alt.Description("label:N")
 
 
@@ -87,9 +89,9 @@ def waterfall_chart(rows: Sequence[Row]) -> Spec:
     total = max((row["end"] for row in rows), default=1.0)
     scale = alt.Scale(domain=[0, total], nice=False)
     y = alt.Y("part:N", sort=[row["part"] for row in rows], title=None, axis=_names())
-    bars = alt.Chart(_data(rows)).mark_bar(cornerRadius=2).encode(
+    bars = alt.Chart(data_of(rows)).mark_bar(cornerRadius=2).encode(
         x=alt.X("start:Q", title="seconds", scale=scale, axis=alt.Axis(tickCount=5)), x2="end:Q", y=y,
-        color=_kind_colour(rows), description=_labelled(),
+        color=_kind_colour(rows), description=labelled(),
         tooltip=[alt.Tooltip("part:N", title=" "), alt.Tooltip("said:N", title="takes")],
     )  # fmt: skip
     inside = [row for row in rows if row["end"] - row["start"] > 0.5 * total]
@@ -100,13 +102,13 @@ def waterfall_chart(rows: Sequence[Row]) -> Spec:
         _words(after, "end", y, scale, align="left", dx=7),
         _words(before, "start", y, scale, align="right", dx=-7),
     ]
-    return _finished(alt.layer(bars, *(layer for layer in words if layer is not None)), _ROW * len(rows))
+    return finished(alt.layer(bars, *(layer for layer in words if layer is not None)), _ROW * len(rows))
 
 
 def _words(rows: Sequence[Row], at: str, y: Any, scale: Any, **look: Any) -> Any:
     if not rows:
         return None
-    return alt.Chart(_data(rows)).mark_text(aria=False, **look).encode(
+    return alt.Chart(data_of(rows)).mark_text(aria=False, **look).encode(
         x=alt.X(f"{at}:Q", scale=scale), y=y, text="said:N"
     )  # fmt: skip
 
@@ -130,20 +132,20 @@ def memory_chart(rows: Sequence[Row], limit: float, capacity: float) -> Spec:
     stages = list(dict.fromkeys(row["stage"] for row in rows))
     widest = max([capacity, *(sum(r["amount"] for r in rows if r["stage"] == s) for s in stages)])
     x = alt.X("amount:Q", title="GiB", stack="zero", scale=alt.Scale(domain=[0, widest * 1.04], nice=False))
-    bars = alt.Chart(_data(rows)).mark_bar().encode(
+    bars = alt.Chart(data_of(rows)).mark_bar().encode(
         x=x, y=alt.Y("stage:N", sort=stages, title=None, axis=_names()),
-        color=_parts(rows), order="order:Q", description=_labelled(),
+        color=_parts(rows), order="order:Q", description=labelled(),
         tooltip=[alt.Tooltip("stage:N", title=" "), alt.Tooltip("part:N"), alt.Tooltip("said:N", title="takes"),
                  alt.Tooltip("phase:N", title="in")],
     )  # fmt: skip
     line = {"at": limit, "label": f"limit: {limit:.1f} GiB", "said": f"limit {limit:.1f} GiB"}
-    rule = alt.Chart(_data([line])).mark_rule(color="var(--ink)", strokeWidth=2, strokeDash=[5, 4]).encode(
-        x="at:Q", tooltip=alt.Tooltip("said:N", title=" "), description=_labelled(),
+    rule = alt.Chart(data_of([line])).mark_rule(color="var(--ink)", strokeWidth=2, strokeDash=[5, 4]).encode(
+        x="at:Q", tooltip=alt.Tooltip("said:N", title=" "), description=labelled(),
     )  # fmt: skip
-    text = alt.Chart(_data([line])).mark_text(align="right", dx=-6, baseline="bottom", dy=-3, aria=False).encode(
+    text = alt.Chart(data_of([line])).mark_text(align="right", dx=-6, baseline="bottom", dy=-3, aria=False).encode(
         x="at:Q", y=alt.value(0), text="said:N",
     )  # fmt: skip
-    return _finished(bars + rule + text, max(_ROW * len(stages), 2 * _ROW))
+    return finished(bars + rule + text, max(_ROW * len(stages), 2 * _ROW))
 
 
 def _parts(rows: Sequence[Row]) -> Any:
@@ -177,18 +179,18 @@ def pareto_chart(rows: Sequence[Row]) -> Spec:
         axis=alt.Axis(tickCount=6),
     )
     front = [row for row in rows if row["on_front"]]
-    line = alt.Chart(_data(front)).mark_line(
+    line = alt.Chart(data_of(front)).mark_line(
         interpolate="step-after", color="var(--blue)", strokeWidth=1.5, opacity=0.6, aria=False
     ).encode(x=x, y=y)  # fmt: skip
     drawn = sorted(rows, key=lambda row: bool(row["best"]))  # the answer over all others
-    points = alt.Chart(_data(drawn)).mark_point(filled=True, stroke="var(--paper)", strokeWidth=1, opacity=1).encode(
+    points = alt.Chart(data_of(drawn)).mark_point(filled=True, stroke="var(--paper)", strokeWidth=1, opacity=1).encode(
         x=x, y=y,
         color=alt.Color("rank:N", scale=shades, legend=None),
         size=alt.condition("datum.best", alt.value(190), alt.value(80)),
         tooltip=[alt.Tooltip("configuration:N", title=" "), alt.Tooltip("said:N", title="takes")],
-        description=_labelled(),
+        description=labelled(),
     )  # fmt: skip
-    return _finished(line + points, 300)
+    return finished(line + points, 300)
 
 
 def map_chart(rows: Sequence[Row]) -> Spec:
@@ -197,14 +199,14 @@ def map_chart(rows: Sequence[Row]) -> Spec:
     held = max(row["members"] for row in rows)
     shade = alt.Scale(domain=[0, 1, max(held, 2)], range=[1, 0.55 if held > 1 else 1, 1])
     none = {"ticks": False, "labels": False, "domain": False, "grid": False}
-    chart = alt.Chart(_data(rows)).mark_rect(cornerRadius=2, stroke="var(--paper)", strokeWidth=1).encode(
+    chart = alt.Chart(data_of(rows)).mark_rect(cornerRadius=2, stroke="var(--paper)", strokeWidth=1).encode(
         x=alt.X("x:O", title=None, axis=alt.Axis(**none)), y=alt.Y("y:O", title=None, axis=alt.Axis(**none)),
         color=alt.condition("datum.members > 0", alt.value("var(--blue)"), alt.value("var(--cell)")),
         opacity=alt.Opacity("members:Q", scale=shade, legend=None),
         tooltip=[alt.Tooltip("cell:N", title=" "), alt.Tooltip("members:Q", title="of the group")],
-        description=_labelled(),
+        description=labelled(),
     )  # fmt: skip
-    return _finished(chart, (9 if lines > 8 else 14) * lines)
+    return finished(chart, (9 if lines > 8 else 14) * lines)
 
 
 _GOODPUT_COLOURS: Final = ("var(--green)", "var(--orange)", "var(--purple)", "var(--red)", "var(--grey)")
@@ -220,24 +222,24 @@ def goodput_chart(rows: Sequence[Row]) -> Spec:
     parts = goodput_legend(rows)
     scale = alt.Scale(domain=[part for part, _ in parts], range=[colour for _, colour in parts])
     percent = alt.Axis(format="%", tickCount=5)
-    chart = alt.Chart(_data(rows)).mark_bar(cornerRadius=1).encode(
+    chart = alt.Chart(data_of(rows)).mark_bar(cornerRadius=1).encode(
         x=alt.X("share:Q", title=None, stack="zero", scale=alt.Scale(domain=[0, 1]), axis=percent),
-        color=alt.Color("part:N", scale=scale, legend=None), order="order:Q", description=_labelled(),
+        color=alt.Color("part:N", scale=scale, legend=None), order="order:Q", description=labelled(),
         tooltip=[alt.Tooltip("part:N", title=" "), alt.Tooltip("said:N", title="takes")],
     )  # fmt: skip
-    return _finished(chart, 34)
+    return finished(chart, 34)
 
 
 def standings_chart(rows: Sequence[Row]) -> Spec:
     """The step of every cluster by what it goes to."""
     clusters = list(dict.fromkeys(row["cluster"] for row in rows))
-    chart = alt.Chart(_data(rows)).mark_bar(cornerRadius=1).encode(
+    chart = alt.Chart(data_of(rows)).mark_bar(cornerRadius=1).encode(
         x=alt.X("amount:Q", title="seconds a step", stack="zero"),
         y=alt.Y("cluster:N", sort=clusters, title=None, axis=_names()),
-        color=_kind_colour(rows), order="order:Q", description=_labelled(),
+        color=_kind_colour(rows), order="order:Q", description=labelled(),
         tooltip=[alt.Tooltip("cluster:N", title=" "), alt.Tooltip("kind:N"), alt.Tooltip("said:N", title="takes")],
     )  # fmt: skip
-    return _finished(chart, 34 * len(clusters))
+    return finished(chart, 34 * len(clusters))
 
 
 def trade_chart(rows: Sequence[Row]) -> Spec:
@@ -251,13 +253,13 @@ def trade_chart(rows: Sequence[Row]) -> Spec:
         scale=alt.Scale(zero=False, padding=30),
         axis=alt.Axis(format="$~s", tickCount=5),
     )
-    base = alt.Chart(_data(rows))
+    base = alt.Chart(data_of(rows))
     points = base.mark_point(filled=True, size=140, color="var(--blue)", opacity=1).encode(
-        x=x, y=y, description=_labelled(),
+        x=x, y=y, description=labelled(),
         tooltip=[alt.Tooltip("cluster:N", title=" "), alt.Tooltip("said:N", title="takes")],
     )  # fmt: skip
     text = base.mark_text(dy=-14, aria=False).encode(x=x, y=y, text="cluster:N")
-    return _finished(points + text, 260)
+    return finished(points + text, 260)
 
 
 def curve_chart(rows: Sequence[Row], value: str, noun: str) -> Spec:
@@ -272,13 +274,13 @@ def curve_chart(rows: Sequence[Row], value: str, noun: str) -> Spec:
     )
     up = alt.Scale(type="log", base=2) if value == "days" else alt.Scale(zero=True)
     y = alt.Y(f"{value}:Q", title=title, scale=up, axis=alt.Axis(format=form, tickCount=5))
-    base = alt.Chart(_data(known))
-    joined = alt.Chart(_data([row for row in known if row["on_curve"]]))
+    base = alt.Chart(data_of(known))
+    joined = alt.Chart(data_of([row for row in known if row["on_curve"]]))
     line = joined.mark_line(color="var(--blue)", strokeWidth=2, aria=False).encode(x=x, y=y)
     points = base.mark_point(filled=True, stroke="var(--paper)", strokeWidth=1, opacity=1).encode(
-        x=x, y=y, description=_labelled(), tooltip=alt.Tooltip("said:N", title=" "),
+        x=x, y=y, description=labelled(), tooltip=alt.Tooltip("said:N", title=" "),
         color=alt.condition("datum.mark != ''", alt.value("var(--orange)"), alt.value("var(--blue)")),
         size=alt.condition("datum.mark != ''", alt.value(170), alt.value(70)),
     )  # fmt: skip
     text = base.mark_text(dy=-16, fontWeight="bold", aria=False).encode(x=x, y=y, text="mark:N")
-    return _finished(line + points + text, 240)
+    return finished(line + points + text, 240)

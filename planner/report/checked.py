@@ -45,6 +45,8 @@ def _figures(answer: Mapping[str, Any]) -> list[str]:
     if answer["host_memory_short_bytes"]:
         short, room = (format_capacity(answer[f"host_memory_{part}_bytes"]) for part in ("short", "limit"))
         lines.append(f"a node's host needs {short} more than its {room}")
+    if "dryrun" in answer:
+        lines.append(str(answer["dryrun"]["text"]))
     rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
     lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
     if "days" in answer:

@@ -6,15 +6,18 @@ Left out: the dry run (`planner/dryrun/`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
+from planner import __version__
+from planner.dryrun.beside_snapshot import Beside
 from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
 from planner.dryrun.recording import Phase
 from planner.dryrun.timing.step import RankTime
+from planner.report.snapshot import snapshot_facts, snapshot_section
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.report.words import dumped, texts
 from planner.spec.verdict import MemoryVerdict
@@ -24,21 +27,22 @@ _STYLES: Final = {MemoryVerdict.FITS: "bold green", MemoryVerdict.BORDERLINE: "b
 _ROWS: Final = 12  # of what is alive
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = 72
+_TIMES: Final = ("step", "forward", "backward", "optimizer")
 _MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
 
 
-def dryrun_facts(found: DryRun) -> dict[str, Any]:
-    """The dry run as plain data: amounts in bytes, times in seconds."""
+def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
+    """The dry run as plain data: amounts in bytes, times in seconds. `beside`: the run of a snapshot."""
     worst, slowest = found.worst, found.slowest
     return {
+        "kind": "dryrun",
+        "planner_version": __version__,
         "verdict": str(worst.verdict),
         "allocated_peak": worst.allocated_peak,
         "reserved_peak": worst.reserved_peak,
+        "host_peak": worst.host_peak,
         "limit": worst.limit,
-        "step_time": slowest.step,
-        "forward_time": slowest.forward,
-        "backward_time": slowest.backward,
-        "optimizer_time": slowest.optimizer,
+        **{f"{name}_time": slowest and getattr(slowest, name) for name in _TIMES},
         "phase": str(worst.phase),
         "operation": worst.operation,
         "module": worst.module,
@@ -54,19 +58,21 @@ def dryrun_facts(found: DryRun) -> dict[str, Any]:
         "longest_sequence": found.longest_sequence,
         "ranks": [_rank_facts(rank) for rank in found.ranks],
         "times": [asdict(time) for time in found.times],
+        "snapshot": None if beside is None else snapshot_facts(beside),
         "assumptions": dumped(found.assumptions),
     }
 
 
 def _rank_facts(rank: RankMemory) -> dict[str, Any]:
-    facts = asdict(rank)
+    facts = asdict(replace(rank, blocks=()))
+    del facts["blocks"]  # as many as there are sizes
     if rank.out_of_memory is not None:
         facts["out_of_memory"]["unallocated"] = rank.out_of_memory.unallocated
     return facts
 
 
-def dryrun_document(found: DryRun) -> RenderableType:
-    """Verdict, peaks, timeline, what is alive at the peak."""
+def dryrun_document(found: DryRun, beside: Beside | None = None) -> RenderableType:
+    """Verdict, peaks, timeline, what is alive at the peak, and what a run of one's own has otherwise."""
     worst = found.worst
     verdict = str(worst.verdict).replace("_", " ")
     head = (
@@ -75,11 +81,14 @@ def dryrun_document(found: DryRun) -> RenderableType:
     )
     blocks: list[RenderableType] = [prose(head, _STYLES.get(worst.verdict, "bold red"))]
     blocks.append(section("Peak", labelled(_peak(found))))
-    blocks.append(section("Time of a step", labelled(_times(found.slowest))))
+    if found.slowest is not None:
+        blocks.append(section("Time of a step", labelled(_times(found.slowest))))
     blocks.append(section("Allocated over a step (f forward, b backward, o optimizer)", prose(_drawn(worst))))
     blocks.append(
         section("Held at the peak [GiB]", listing(("what", "made in", "GiB", "blocks"), _held(worst.alive)))
     )
+    if beside is not None:
+        blocks.append(snapshot_section(beside, worst))
     if found.assumptions:
         blocks.append(section("Assumed", bullets(texts(found.assumptions))))
     return Group(*blocks)
@@ -94,6 +103,8 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
         ("estimate", *_estimate(found)),
         ("ran", f"{worst.operations:,} operations", f"a step, of {ran}"),
     ]
+    if worst.host_peak:
+        rows.append(("host", f"{_gib(worst.host_peak)} GiB", "of a rank's tensors in its host's memory"))
     if found.largest_micro_batch is not None:
         rows.append(("largest", f"micro-batch {found.largest_micro_batch:,}", "runs, all else as it is"))
     if found.longest_sequence is not None:
@@ -141,10 +152,12 @@ def _drawn(rank: RankMemory) -> str:
     points = rank.timeline
     if not points:
         return ""
-    top = max(size for _, size in points)
+    top = max(one.allocated for one in points)
     shown = [points[i * len(points) // _COLUMNS :][: -(-len(points) // _COLUMNS)] for i in range(_COLUMNS)]
-    bars = "".join(_BARS[round(max(size for _, size in part) / top * (len(_BARS) - 1))] for part in shown)
-    marks = "".join(_MARKS.get(part[0][0], " ") for part in shown)
+    bars = "".join(
+        _BARS[round(max(one.allocated for one in part) / top * (len(_BARS) - 1))] for part in shown
+    )
+    marks = "".join(_MARKS.get(part[0].phase, " ") for part in shown)
     return f"{bars}\n{marks}"
 
 

@@ -31,7 +31,7 @@ _BY_UNIT = (
     (get_args(Seconds)[1], format_time),
     (get_args(Bytes)[1], format_capacity),
 )  # by a field's validator
-_HEADS = {"kin": "closest measured stack"}
+_HEADS = {"kin": "closest measured stack", "fitted_on": "fitted on"}
 _ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them
 NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
@@ -201,10 +201,10 @@ _OPTION_KINDS: Final[Mapping[str, str]] = {
 
 def stack_document(facts: Facts) -> RenderableType:
     """One stack with all its numbers."""
-    head = ("name", "framework", "released", "description", "source", "fitted", "kin")
+    head = ("name", "framework", "released", "description", "source", "fitted", "fitted_on", "kin")
     rest = {key: value for key, value in facts.items() if key not in (*head, "options")}
     lines = [
-        prose(f"{_HEADS.get(key, key)}: {facts[key]}", "" if key != "source" else "dim")
+        prose(f"{_HEADS.get(key, key)}: {_said(facts[key])}", "" if key != "source" else "dim")
         for key in head[1:]
         if facts[key]
     ]
@@ -221,6 +221,10 @@ def stack_document(facts: Facts) -> RenderableType:
                 title = f"Options, as in {named}: {does}"
                 blocks.append(section(title, labelled_wrapped(rows)))
     return Group(*blocks)
+
+
+def _said(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _meaning(one: Facts) -> str:

@@ -6,6 +6,7 @@ Left out: layout (`html`), and how either answer was found.
 from __future__ import annotations
 
 from planner.report import chart_data, charts, facts
+from planner.report.dryrun_file import DryRunFile
 from planner.report.facts import Figure, tonnes
 from planner.report.page import Block, Page, Section, chart, lines, table
 from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
@@ -16,8 +17,12 @@ from planner.units import GIB, format_energy
 
 
 def result_page(result: ResultFile) -> Page:
-    """The page of a comparison or a sizing."""
+    """The page of a comparison, a sizing or a dry run."""
     charts.require_altair()
+    if isinstance(result, DryRunFile):
+        from planner.report.page_dryrun import dryrun_page  # needs no part of this
+
+        return dryrun_page(result)
     return comparison_page(result) if isinstance(result, ComparisonFile) else sizing_page(result)
 
 

@@ -1,4 +1,4 @@
-"""What is in the JSON that `compare` and `size` print? Read back strictly, for a page about it.
+"""What is in the JSON that `compare`, `size` and `dryrun` print? Read back, for a page about it.
 
 Left out: plan files, which `spec.load_plan` reads, and how a comparison or a sizing is made.
 """
@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planner.errors import FileInputError, field_given, field_must
-from planner.spec.findings import Findings, Said
+from planner.report.dryrun_file import DryRunFile
+from planner.spec.findings import Finding, Findings, OrText, Said
 from planner.spec.planfile import Run
 
-_MAKE_ONE = "write one with: planner compare ... --json or planner size ... --json"
+_MAKE_ONE = "write one with: planner compare ... --json or planner size ... --json or planner dryrun ... -o"
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -66,7 +67,7 @@ class Doubling(_Record):
     to: int
     speedup: float
     pays: bool
-    binds: Said | None
+    binds: Annotated[Finding | None, OrText(optional=True)]
     excess_seconds: dict[str, float]
 
 
@@ -123,12 +124,12 @@ class SizingFile(_Record):
     assumptions: tuple[Said, ...]
 
 
-ResultFile = ComparisonFile | SizingFile
+ResultFile = ComparisonFile | SizingFile | DryRunFile
 _RESULTS: TypeAdapter[ResultFile] = TypeAdapter(Annotated[ResultFile, Field(discriminator="kind")])
 
 
 def parse_result(document: dict[str, Any], name: str) -> ResultFile:
-    """The comparison or sizing in a JSON object that came from `name`. Raises `FileInputError` naming the key."""
+    """The answer in a JSON object that came from `name`. Raises `FileInputError` naming the key."""
     try:
         return _RESULTS.validate_python(document)
     except ValidationError as error:

@@ -180,9 +180,8 @@ def fitting_changes(
     if bare.sure > room.sure:
         config = fastest(problem, restrict, bare.sure)
         if config:
-            found.append(
-                finding("no_headroom", Change(option="headroom", value=0), fits, configuration=config)
-            )
+            change = Change(option="headroom", value=0, also=Change(option="min_free"))
+            found.append(finding("no_headroom", change, fits, configuration=config))
     return found
 
 

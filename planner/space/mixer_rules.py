@@ -59,17 +59,17 @@ def _indexer_trained(columns: Columns, problem: Problem) -> Mask:
 SCAN_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "state-space-tp", ("tp",), lambda c, p: (_scan_heads(p) % c["tp"] == 0) & (_scan_groups(p) % c["tp"] == 0),
-        "tp must divide the {heads} heads and the {groups} {shared} of {mixers}; tp={tp}",
+        "tp must divide the {heads} heads and the {groups} {shared} of {mixers}",
         "choose a tp that divides both",
         "Megatron-Core ssm/mamba_mixer.py MambaMixer.__init__, transformer/transformer_config.py",
-        _scan_words,
+        _scan_words, told=("tp",),
     ),
     Rule(
         "state-space-cp", ("tp", "cp"), _scan_cp,
-        "tp x cp must divide the {heads} heads of {mixers}, and cp the {groups} {shared} over tp{else_copied}; "
-        "tp={tp} cp={cp}", "choose a smaller cp",
+        "tp x cp must divide the {heads} heads of {mixers}, and cp the {groups} {shared} over tp{else_copied}",
+        "choose a smaller cp",
         "Megatron-Core ssm/mamba_context_parallel.py MambaContextParallel.__init__, transformer/transformer_config.py",
-        _scan_words,
+        _scan_words, told=("tp", "cp"),
     ),
 )  # fmt: skip
 

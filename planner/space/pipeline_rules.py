@@ -90,59 +90,61 @@ def _schedule_microbatches(columns: Columns, problem: Problem) -> Mask:
 STAGE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "vpp-pp", ("pp", "vpp"), lambda c, p: (c["vpp"] == 1) | (c["pp"] > 1),
-        "virtual stages need a pipeline; pp={pp} vpp={vpp}", "set vpp=1", "Megatron-LM validate_args",
+        "virtual stages need a pipeline", "set vpp=1", "Megatron-LM validate_args", told=("pp", "vpp"),
     ),
     Rule(
         "vpp-supported", ("vpp",), _vpp_supported,
-        "the stack has no interleaved schedule; vpp={vpp}", "set vpp=1", STACK,
+        "the stack has no interleaved schedule", "set vpp=1", STACK, told=("vpp",),
     ),
     Rule(
         "layers-pp", ("pp", "vpp"), _layers_pp,
-        "the layers, {layers}, must fill every one of pp x vpp chunks{evenly}; pp={pp} vpp={vpp}",
+        "the layers, {layers}, must fill every one of pp x vpp chunks{evenly}",
         "choose fewer stages", "Megatron-LM validate_args",
         lambda p: {
             "layers": p.model.num_layers,
             "evenly": " evenly" if p.stack.split is PipelineSplit.EVEN else "",
-        },
+        }, told=("pp", "vpp"),
     ),
     Rule(
         "nearly-equal-chunks", ("pp", "vpp"), _nearly_equal_chunks,
         "an interleaved pipeline is looked at where its pp x vpp chunks can hold equally many of the {layers} layers, "
-        "but for up to 4 fewer at its ends (single layers may then move between chunks); pp={pp} vpp={vpp}",
+        "but for up to 4 fewer at its ends (single layers may then move between chunks)",
         "choose a vpp that divides the layers of a stage, since ranks wait at every change between unequal chunks, or "
         f"state the split: planner estimate {option('set', 'layout=')}",
         "arithmetic of the schedule (planner.schedule simulates it)", lambda p: {"layers": p.model.num_layers},
+        told=("pp", "vpp"),
     ),
     Rule(
         "stages-filled", ("pp",), _stages_filled,
-        "nanotron's split by cost must leave at most 2 pipeline ranks without a layer ({layers} layers); pp={pp}",
+        "nanotron's split by cost must leave at most 2 pipeline ranks without a layer ({layers} layers)",
         "choose fewer stages", "nanotron's pipeline blocks",
-        lambda p: {"layers": p.model.num_layers},
+        lambda p: {"layers": p.model.num_layers}, told=("pp",),
     ),
 )  # fmt: skip
 SCHEDULE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "interleaving-remainder", ("pp", "vpp", "schedule", "num_microbatches"), _interleaving_remainder,
-        "pp must divide the number of micro-batches when stages are interleaved; "
-        "pp={pp} micro-batches={num_microbatches}",
-        "change the micro-batch or set vpp=1", "Megatron-LM schedules, group size pp",
+        "pp must divide the number of micro-batches when stages are interleaved",
+        "change the micro-batch or set vpp=1", "Megatron-LM schedules, group size pp", told=("pp", "num_microbatches"),
     ),
     Rule(
         "schedule-supported", ("vpp", "schedule"), _schedule_supported,
-        "the stack runs the pipeline schedules {names}; schedule={schedule}", "choose one of these", STACK,
-        lambda p: {"names": ", ".join(p.stack.limits.schedules)},
+        "the stack runs the pipeline schedules {names}", "choose one of these", STACK,
+        lambda p: {"names": ", ".join(p.stack.limits.schedules)}, told=("schedule",),
     ),
     Rule(
         "schedule-chunks", ("pp", "vpp", "schedule"), _schedule_chunks,
         "1f1b, zb-h2 and dualpipe hold 1 chunk a rank, zb-v and dualpipev 2, interleaved 2 or more, and without a "
-        "pipeline there is only 1f1b; schedule={schedule} pp={pp} vpp={vpp}",
+        "pipeline there is only 1f1b",
         "change vpp or the schedule", "the schedules' definitions (planner.schedule.generate)",
+        told=("schedule", "pp", "vpp"),
     ),
     Rule(
         "schedule-microbatches", ("pp", "schedule", "num_microbatches"), _schedule_microbatches,
         "zb-h1 and zb-h2 need as many micro-batches as stages, dualpipe and dualpipev two per rank, dualpipe even "
-        "numbers of both; schedule={schedule} pp={pp} micro-batches={num_microbatches}",
+        "numbers of both",
         "choose a smaller micro-batch, less dp or another schedule",
         "torch 2.13 distributed/pipelining/schedules.py ScheduleDualPipeV; deepseek-ai/DualPipe dualpipe.py step",
+        told=("schedule", "pp", "num_microbatches"),
     ),
 )  # fmt: skip

@@ -63,9 +63,11 @@ class Finding(Record):
 
 @dataclass(frozen=True)
 class OrText:
-    """Older files hold a sentence, which is made a finding; `several`: one or none of them, where now are several."""
+    """Older files hold a sentence, which is made a finding; `several`: one or none of them, where now are several;
+    `optional`: or an empty one, where now is none."""
 
     several: bool = False
+    optional: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """What is written now, or a sentence."""
@@ -78,6 +80,8 @@ class OrText:
         return now
 
     def _read(self, text: str) -> Finding | tuple[Finding, ...] | None:
+        if not text and not (self.several or self.optional):
+            raise ValueError("must say something")
         found = Finding(code=TEXT, text=text) if text else None
         return tuple(filter(None, [found])) if self.several else found
 

@@ -138,17 +138,17 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.lora_rank is not None and not 1 <= self.lora_rank <= LARGEST_RANK:
-            must = f"lora-rank must be a whole number from 1 to {LARGEST_RANK:,}"
+            must = f"{option('lora_rank')} must be a whole number from 1 to {LARGEST_RANK:,}"
             raise InputError(must, str(self.lora_rank))
         if self.frozen_bits not in FROZEN_BYTES:
             known = ", ".join(map(str, sorted(FROZEN_BYTES)))
-            raise InputError(f"frozen-bits must be one of {known}", str(self.frozen_bits))
+            raise InputError(f"{option('frozen_bits')} must be one of {known}", str(self.frozen_bits))
         if self.lora_rank is None and self.frozen_bits != 16:
-            must = "frozen-bits needs frozen weights"
+            must = f"{option('frozen_bits')} needs frozen weights"
             raise InputError(must, str(self.frozen_bits), f"add {option('lora_rank', '16')}, say")
         if self.mean_length is not None and not 1 <= self.mean_length <= self.seq_len:
             must = f"the mean length must be from 1 to the longest, {self.seq_len}"
-            raise InputError(must, f"{self.mean_length:g}", "seq-len is the longest sequence")
+            raise InputError(must, f"{self.mean_length:g}", f"{option('seq_len')} is the longest sequence")
         if self.packed and self.mean_length is None:
             raise InputError(
                 "packed sequences need a mean length", "none", f"add {option('mean_len', '512')}, say"
@@ -160,9 +160,9 @@ class Job:
                 raise InputError(
                     "the busiest rank has at least the mean: expert imbalance 1 or more", str(value)
                 )
-        for name, count in (("seq-len", self.seq_len), ("global-batch", self.global_batch)):
+        for name, count in (("seq_len", self.seq_len), ("global_batch", self.global_batch)):
             if count < 1:
-                raise InputError(f"{name} must be a whole number, 1 or more", str(count))
+                raise InputError(f"{option(name)} must be a whole number, 1 or more", str(count))
         if self.tokens is not None and not self.tokens > 0:
             raise InputError("tokens must be above 0", str(self.tokens))
 

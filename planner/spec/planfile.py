@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from planner import __version__
 from planner.errors import InputError, NoConfigurationError
 from planner.spec.config import SCHEDULE_LABELS, Schedule
-from planner.spec.findings import Findings, Said
+from planner.spec.findings import Finding, Findings, Said
 from planner.spec.planned_config import PlannedConfig
 from planner.spec.record import Record
 from planner.spec.subject import Subject
@@ -234,6 +234,9 @@ class Choice(Record):
     split: SplitFacts | None = Field(None, description="absent where the split was not solved")
     run: Run | None = None
     why: tuple[Said, ...] = Field((), description="what was decided by what")
+    dryrun: Finding | None = Field(
+        None, description="what a dry run of it says; absent where none was asked for"
+    )
 
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:
@@ -460,7 +463,7 @@ class Plan(Record):
         if which == RECOMMENDED:
             return self.recommended or 0
         if not (which.isascii() and which.isdigit() and len(which) < 9):
-            must = f"--choice must be a number from 0, or {RECOMMENDED}"
+            must = f"the choice must be a number from 0, or {RECOMMENDED}"
             raise InputError(must, which, "0 is the fastest one")
         return int(which)
 
@@ -477,7 +480,7 @@ class Plan(Record):
             hint = "planner explain PLAN.json says why it holds none"
             raise NoConfigurationError(must, str(self), hint)
         if not 0 <= index < len(self.choices):
-            must = f"--choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
+            must = f"the choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
             raise InputError(must, str(index), "0 is the best one")
         return self.choices[index]
 

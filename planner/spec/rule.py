@@ -58,29 +58,28 @@ class Problem:
         return costed and self.job.optimizer is Optimizer.MUON and self.job.lora_rank is None
 
 
+_TOLD_AS: Final = {"num_microbatches": "micro-batches"}  # others by their own names
+
+
 @dataclass(frozen=True)
 class Rule:
     """A condition that a legal configuration meets.
 
     `needs`: the columns `legal` reads; the rule is applied as soon as they exist. None: the problem alone decides.
     `legal(columns, problem)`: True where the rule holds, one value per row; as a lambda of `c` and `p`.
-    `reason`: what must hold, as text with {axis} placeholders filled from the row and {fact} from `facts`.
-    `hint`: what to do. `source`: where the rule is enforced or derived.
+    `must`: what must hold, as text with {axis} placeholders filled from the row and {fact} from `facts`.
+    `hint`: what to do. `source`: where the rule is enforced or derived. `told`: whose values of the row are told
+    behind what must hold.
     """
 
     id: str
     needs: tuple[str, ...]
     legal: Callable[[Columns, Problem], Mask]
-    reason: str
+    must: str
     hint: str
     source: str
     facts: Callable[[Problem], Mapping[str, object]] = lambda problem: {}
-
-    @property
-    def must(self) -> str:
-        """The reason less the values of a row at its end."""
-        must, _, values = self.reason.rpartition("; ")
-        return must if re.fullmatch(r"(?:[\w-]+=\{\w+\} ?)+", values) else self.reason
+    told: tuple[str, ...] = ()
 
     @property
     def condition(self) -> str:
@@ -92,7 +91,9 @@ class Rule:
         """Why this row breaks the rule, with its values."""
         named = {axis: value_text(axis, int(value)) for axis, value in row.items() if axis in CODED}
         values = {**row, **named, **self.facts(problem)}
-        return Violation(self.id, self.reason.format(**values), self.hint, self.must.format(**values))
+        must = self.must.format(**values)
+        told = " ".join(f"{_TOLD_AS.get(name, name)}={values[name]}" for name in self.told)
+        return Violation(self.id, f"{must}; {told}" if told else must, self.hint, must)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ OF_VERB: dict[str, type] = {  # verb -> the kind of question that it takes
     "diagnose": Question, "calibrate": Question,
 }  # fmt: skip
 WORDS = {  # of readers: what is said to them
-    "whole": "4", "number": "512", "_length": "8k", "_batch": "64seq", "_share": "10%", "_capacity": "4 GiB",
-    "_tokens": "1T", "_switch": "yes", "_pair": "1,1", "_settings": "tp=8,schedule=1f1b", "_left_out": "deepep",
-    "_assumed": "pue=1.2",
+    "whole": "4", "number": "512", "_length": "8k", "_mean_length": "512", "_batch": "64seq", "_share": "10%",
+    "_capacity": "4 GiB", "_tokens": "1T", "_switch": "yes", "_pair": "1,1", "_settings": "tp=8,schedule=1f1b",
+    "_left_out": "deepep", "_assumed": "pue=1.2",
 }  # fmt: skip
 NAMED = {"model": "gpt2", "cluster": "1x8 h100", "stack": "megatron-2026", "expert_loads": "zipf:0.6",
          "precision": "fp16", "optimizer": "sgd", "lora_targets": "qkv"}  # fmt: skip
@@ -144,3 +144,15 @@ def test_a_question_never_changes() -> None:
     assert (told.seq_len, told.headroom, told.set.axes) == (8192, 0.05, {})
     assert told != replace(told, seq_len=4096)
     assert told == replace(told)
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [("recompute", "none, full"), ("recompute_modules", "core_attn, mlp"), ("offload", "none, optimizer"),
+     ("schedule", "1f1b, gpipe"), ("cp_kind", "p2p, a2a"), ("cuda_graph_impl", "none, local"),
+     ("cuda_graph_modules", "attn, mlp"), ("tp", "1, 2")],
+)  # fmt: skip
+def test_errors_name_values_as_they_are_set(axis: str, values: str) -> None:
+    with pytest.raises(PlannerError) as refused:
+        planner.estimate("gpt2", "1x8 h100", set={axis: values.split(", ")})
+    assert refused.value.given == values

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import math
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from planner.ask.option import Reader
+from planner.ask.option import Reader, options_of
+from planner.ask.question import ComparisonQuestion, Request, SizeQuestion
 from planner.ask.readers import (
     ASSUMED,
     BATCH,
@@ -17,6 +23,7 @@ from planner.ask.readers import (
     DOLLARS,
     LEFT_OUT,
     LENGTH,
+    MEAN_LENGTH,
     NAME,
     NAMES,
     PAIR,
@@ -31,12 +38,16 @@ from planner.ask.readers import (
 )
 from planner.errors import PlannerError
 
+KINDS = (Request, ComparisonQuestion, SizeQuestion)
 TP_PP = Settings({"tp": (8,), "pp": (4, 8)})
 READ: tuple[tuple[Reader[Any], Any, tuple[Any, ...]], ...] = (  # reader, value, and what it is read from
     (whole(), 2048, (2048, "2048", " 2_048 ", "2,048")),
     (number(), 512.0, (512, 512.0, "512", "5.12e2")),
     (LENGTH, 8192, (8192, "8192", "8k", "8K", "8,192")),
+    (MEAN_LENGTH, 2048.0, (2048, 2048.0, "2048", "2k", "2,048", " 2.048e3 ")),
+    (MEAN_LENGTH, 617.3, (617.3, "617.3")),
     (BATCH, "512", (512, "512")),
+    (BATCH, "1024", (1024, "1024", "1,024", " 1024 ")),
     (SHARE, 0.05, (0.05, "0.05", "5%", " 5% ")),
     (CAPACITY, 4 * 2.0**30, (4 * 2.0**30, "4GiB", "4 GiB", "4096 MiB")),
     (TOKENS, 15e12, (15e12, "15T", "15000B")),
@@ -72,6 +83,7 @@ def test_all_ways_of_saying_a_value_are_one(reader: Reader[Any], value: Any, giv
         *((whole(), given) for given in (True, 8.5, "8.5", "many", "٣", "1,2", 0, -8, 10**10, None)),
         *((number(), given) for given in (True, "x", "nan", 0, -1, [1])),
         *((LENGTH, given) for given in ("8kk", "8G", 0, "-4096", True)),
+        *((MEAN_LENGTH, given) for given in ("2kk", "0", -1, "long", True)),
         *((SHARE, given) for given in (1, "100%", "some", -0.1, True, "nan%")),
         *((CAPACITY, given) for given in ("4", "4 GB/s", 4, 4.0, -1e9, True, [4])),
         *((TOKENS, given) for given in (0, -1, "lots", True, [1], 1e300, "1e300")),
@@ -88,3 +100,19 @@ def test_what_is_none_is_refused_in_words(reader: Reader[Any], given: object) ->
         reader.read(given, "it")
     assert refused.value.exit_code == 2
     assert refused.value.must
+
+
+NEVER = (  # a value of any option: of Python, YAML or JSON, alone or within what holds values
+    object(), b"8", 3 + 4j, math.inf, -math.inf, 10**400, -(10**400), "9" * 400, "1e400", {8: 8}, {None: 1}, {1, 2},
+    range(3), [object()], [None], [[1]], [b"8"], {"tp": {"a": 1}}, {"pue": object()}, np.float64("nan"),
+    np.array([[1, 2]]), datetime.date(2026, 1, 1), Decimal("0.5"), "\0", "",
+)  # fmt: skip
+READERS = {one.words: one.reader for kind in KINDS for one in options_of(kind).values()}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_no_reader_fails_in_another_way_than_it_refuses(reader: Reader[Any]) -> None:
+    """Whatever is given, alone, in a list or under a key: read, or refused in words."""
+    for given in (*NEVER, *([one] for one in NEVER), *({"tp": one} for one in NEVER)):
+        with suppress(PlannerError):
+            reader.read(given, "it")

@@ -99,10 +99,11 @@ def test_writing_keeps_every_other_line(tmp_path: Path) -> None:
     assert stack.compute.gemm_factor(Dtype.BF16) == 1.234
     assert stack.communication.tp_exposed == 0.5
     assert stack.band == load_stack(NAME).band
-    assert "2 published step times" in stack.fitted
+    assert stack.fitted == tuple(values)
+    assert stack.fitted_on.startswith("2 published step times")
     assert stack.compute.accelerator == {"b200": 1.02, "gb200": 0.98}
     gone = [line for line in before if line not in after]
-    assert all(line.strip().split(":")[0] in ("gemm", "tp_exposed", "fitted") for line in gone)
+    assert all(line.strip().split(":")[0] in ("gemm", "tp_exposed", "fitted", "fitted_on") for line in gone)
 
 
 def test_bands_widen_only_where_errors_do() -> None:

@@ -110,7 +110,7 @@ def test_a_file_states_what_differs_from_the_stack_it_extends(tmp_path: Path) ->
     assert stack.compute == base.compute.model_copy(update={"attention": 3.0})
     assert (stack.host, stack.framework, stack.kin) == (base.host, base.framework, base.name)
     assert stack.band == pytest.approx(EXTENDED_BAND * base.band)
-    assert (stack.fitted, stack.devices) == ("", ())
+    assert (stack.fitted, stack.fitted_on, stack.devices) == ((), "", ())
     for name in ("none", "megatron-fsdp-2026"):
         file.write_text(f"{head}extends: {name}\n")
         with pytest.raises(FileInputError, match="extends"):

@@ -697,3 +697,10 @@ def test_check_reads_lengths_and_batches_as_a_plan_does(
         refused = planner(*asked, "--global-batch", batch)
         assert refused.code == 2
         assert said in refused.err
+
+
+def test_assumptions_are_read_as_in_a_question(planner: Callable[..., Outcome]) -> None:
+    together = planner("assumptions", "--assume", "pue=1.2; price=3 $/h", "--json")
+    apart = planner("assumptions", "--assume", "pue=1.2", "--assume", "price=3 $/h", "--json")
+    assert together.code == 0, together.err
+    assert together.out == apart.out != planner("assumptions", "--json").out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
+from planner.cli.estimate import of_run
 from planner.frameworks.layout import stated_layout
 from planner.spec.load_plan import load_plan
 
@@ -111,8 +113,24 @@ def test_an_illegal_configuration_with_a_layout_has_a_nearest() -> None:
 def test_a_plan_file_takes_no_other_job(plan_file: Path) -> None:
     result = CliRunner().invoke(app, ["estimate", str(plan_file), "--set", "tp=4"])
     assert result.exit_code == 2
+    assert "given: --set" in " ".join(result.stderr.split())
     assert CliRunner().invoke(app, ["estimate", str(plan_file), "--choice", "99"]).exit_code == 2
     assert CliRunner().invoke(app, ["plan", *JOB, "--set", "layout=16,16"]).exit_code == 2
+
+
+def test_a_plan_file_takes_other_memory(plan_file: Path) -> None:
+    """However much is kept back is said, it counts; the page lists what may be said."""
+    usual: Any = estimate(str(plan_file))["memory"]
+    capacity = usual["capacity"]
+    for words, limit in (
+        (("--headroom", "50%"), 0.5 * capacity),
+        (("--min-free", "30GiB"), capacity - 30 * 2**30),
+    ):
+        memory: Any = estimate(str(plan_file), *words)["memory"]
+        assert memory["limit"] == pytest.approx(limit)
+    page = (Path(__file__).parents[2] / "docs/options.md").read_text(encoding="utf-8")
+    told = page[page.index("A plan file is asked again") :]
+    assert re.findall(r"`--([a-z-]+)`", told) == [name.replace("_", "-") for name in of_run()]
 
 
 def test_a_plan_file_is_asked_again_as_it_was(tmp_path: Path) -> None:

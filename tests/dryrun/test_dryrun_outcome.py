@@ -75,9 +75,10 @@ def test_what_is_held_is_told_by_kind_and_module_and_adds_up() -> None:
 
 def test_timeline_ends_with_the_step_and_has_its_peak() -> None:
     memory = memory_of(two_steps(), PLAIN, 1000 * MIB)
-    assert max(size for _, size in memory.timeline) == memory.allocated_peak
-    assert [phase for phase, _ in memory.timeline][:1] == [Phase.FORWARD]
-    assert memory.timeline[-1][1] == 300 * MIB
+    assert max(one.allocated for one in memory.timeline) == memory.allocated_peak
+    assert max(one.reserved for one in memory.timeline) == memory.reserved_peak
+    assert memory.timeline[0].phase is Phase.FORWARD
+    assert memory.timeline[-1].allocated == 300 * MIB
 
 
 def test_verdicts_change_where_the_device_ends() -> None:

@@ -14,7 +14,7 @@ from planner.ask.question import Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
+from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from planner.spec.load_model import hf_fields
 from planner.units import GIB
@@ -61,7 +61,7 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"stack": "deepspeed-2025"}, "deepspeed-2025"),
+        ({"stack": "nanotron-2024"}, "nanotron-2024"),
         ({"stack": "transformers-2026+compile"}, "compile"),
         ({"optimizer": "muon"}, "muon"),
         ({"lora_rank": 16, "frozen_bits": 4}, "4 bits"),
@@ -73,13 +73,23 @@ def test_what_is_not_run_is_refused_by_name(other: dict[str, Any], named: str) -
         recipe(**other)
 
 
-def test_more_devices_are_refused() -> None:
+def ways(gpus: int, stack: str = "transformers-2026", **axes: int) -> Recipe:
     question = Request(
-        "llama-3.2-1b", "1x8 h100", 8, seq_len=2048, global_batch="8", stack="transformers-2026"
-    )
-    problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,)})
-    with pytest.raises(UnsupportedError, match="8 devices"):
-        recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
+        "llama-3.2-1b", f"{gpus // 8}x8 h100", gpus, seq_len=2048, global_batch=str(2 * gpus), stack=stack,
+        set={name: (value,) for name, value in axes.items()},
+    )  # fmt: skip
+    problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,), **question.restrict})
+    return recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
+
+
+def test_ranks_hold_copies_and_shards() -> None:
+    ddp, sharded, hybrid = ways(8, zero=0), ways(8, zero=3), ways(16, zero=2, hsdp=8)
+    assert (ddp.replicas, ddp.shards, ddp.sharding) == (8, 1, Sharding.NONE)
+    assert (sharded.replicas, sharded.shards, sharded.sharding) == (1, 8, Sharding.WEIGHTS)
+    assert (hybrid.replicas, hybrid.shards, hybrid.sharding) == (2, 8, Sharding.GRADIENTS)
+    assert ways(8, zero=3, tp=2).tensor == 2
+    assert not sharded.accumulates_whole
+    assert ways(8, "transformers-2026+no-sync", zero=3).accumulates_whole
 
 
 def test_the_allocator_has_what_the_driver_and_the_question_leave() -> None:

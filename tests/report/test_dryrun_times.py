@@ -14,11 +14,14 @@ from planner.spec.verdict import MemoryVerdict
 
 GIB = 2**30
 MEMORY = RankMemory(
-    0, GIB, GIB, GIB, Phase.FORWARD, "aten.mm.default", "model", (), 10, (), 2 * GIB, MemoryVerdict.FITS, None, ()
+    rank=0, allocated_peak=GIB, reserved_peak=GIB, first_step_allocated_peak=GIB, phase=Phase.FORWARD,
+    operation="aten.mm.default", module="model", alive=(), blocks=(), operations=10, timeline=(),
+    host_peak=0, limit=2 * GIB,
+    verdict=MemoryVerdict.FITS, out_of_memory=None, helped_by=(),
 )  # fmt: skip
 TIME = RankTime(step=0.2, forward=0.06, backward=0.12, optimizer=0.02, busy=0.15)
 FOUND = DryRun(
-    "tiny", "h100-sxm-80g", 1, "dp1", "transformers-2026", {}, (MEMORY,), (TIME,), None, None, None, ()
+    "tiny", "h100-sxm-80g", 1, "dp1", "transformers-2026", {}, (MEMORY,), None, None, None, (), (TIME,)
 )
 
 

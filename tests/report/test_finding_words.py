@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,12 @@ from planner.api import estimate
 from planner.cli.serve import ON_PAGE
 from planner.cli.sweep_workers import IN_FILE
 from planner.dialect import Dialect, as_keyword, in_words, on_command_line, option
+from planner.errors import FileInputError, InputError
 from planner.report.words import WORDS, line_of, text_of, worded
 from planner.report.words.template import Template, phrase
 from planner.spec.findings import Change, Effect, Finding, Stored, finding
 from planner.spec.load_finding_codes import CODES, TEXT
+from planner.spec.load_plan import parse_plan, plan_json
 from planner.spec.planfile import Plan
 
 PACKAGE = Path(planner.__file__).parent
@@ -125,3 +129,36 @@ def test_python_gets_its_own_words() -> None:
     assert found.text.endswith(": precision='fp8' (a choice of numerics)")
     refused = estimate("llama-3.2-1b", "1x8 h100", set={"tp": 3}, mtp=False)
     assert not any("--" in broken.hint for broken in refused.violations)
+
+
+def findings(value: object) -> Iterator[dict[str, Any]]:
+    """Those of a plan's JSON."""
+    if isinstance(value, dict) and "code" in value:
+        yield value
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inside:
+        yield from findings(one)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"code": "of_another_release"}, {"values": {}}, {"values": {"x": [1]}}], ids=str
+)
+def test_a_file_whose_findings_are_others_is_told_as_it_was(changes: dict[str, Any]) -> None:
+    """Of another release, or changed by hand."""
+    document = json.loads(plan_json(estimate("gpt2", "1x8 h100", tokens="1B")))
+    for one in findings(document):
+        one |= changes
+    read = worded(parse_plan(json.dumps(document), "plan.json"), as_keyword)
+    assert [one["text"] for one in findings(json.loads(plan_json(read)))] == [
+        one["text"] for one in findings(document)
+    ]
+
+
+def test_findings_of_a_file_have_words() -> None:
+    document = json.loads(plan_json(estimate("gpt2", "1x8 h100")))
+    document["assumptions"][0] |= {"text": "", "values": {}}
+    with pytest.raises(InputError, match="a finding must have a known code"):
+        worded(parse_plan(json.dumps(document), "plan.json"))
+    for key in ("assumptions", "not_modelled", "notes"):  # of files of schema 1, too
+        with pytest.raises(FileInputError, match=key):
+            parse_plan(json.dumps(document | {"assumptions": [], key: [""]}), "plan.json")

@@ -85,6 +85,17 @@ class Trace:
         """`torch.cuda.reset_peak_memory_stats`, between the first step and those after it."""
         self._append(Kind.RESET_PEAKS, len(self), 0)
 
+    def largest_total(self) -> int:
+        """The most bytes asked for by blocks that are there at once, each as large as asked for."""
+        what, blocks = self.what, self.blocks
+        asked = np.zeros(self.num_blocks, np.int64)
+        made = what >= 0
+        asked[blocks[made]] = what[made]
+        freed = what == Kind.FREE
+        change = np.where(made, what, 0)
+        change[freed] = -asked[blocks[freed]]
+        return int(np.cumsum(change).max(initial=0))
+
     @property
     def what(self) -> Column:
         """By event, bytes asked for [bytes] or a `Kind`."""

@@ -89,19 +89,19 @@ RULES: Final[tuple[Rule, ...]] = (
     no_idle_experts(TITLE),
     Rule(
         "no-pipeline-no-experts", ("pp", "ep"), lambda c, p: (c["pp"] == 1) & (c["ep"] == 1),
-        "there is no pipeline and no expert parallelism; pp={pp} ep={ep}", "set pp=1 and ep=1",
-        "accelerate parallelism_config.py ParallelismConfig",
+        "there is no pipeline and no expert parallelism", "set pp=1 and ep=1",
+        "accelerate parallelism_config.py ParallelismConfig", told=("pp", "ep"),
     ),
     Rule(
         "cp-fsdp", ("cp", "zero"), lambda c, p: (c["cp"] == 1) | np.isin(c["zero"], (2, 3)),
-        "context parallelism needs FSDP2 (zero 2 or 3); cp={cp} zero={zero}", "set zero=3",
-        "accelerate parallelism_config.py ParallelismConfig._validate_accelerator",
+        "context parallelism needs FSDP2 (zero 2 or 3)", "set zero=3",
+        "accelerate parallelism_config.py ParallelismConfig._validate_accelerator", told=("cp", "zero"),
     ),
     Rule(
         "cp-full-attention", ("cp",), lambda c, p: (c["cp"] == 1) | _is_full(p.model),
-        "context parallelism takes full attention alone, {model} has windows or sinks; cp={cp}", "set cp=1",
+        "context parallelism takes full attention alone, {model} has windows or sinks", "set cp=1",
         "accelerate big_modeling.py _attach_context_parallel_hooks; torch context_parallel, which runs SDPA",
-        lambda p: {"model": p.model.name},
+        lambda p: {"model": p.model.name}, told=("cp",),
     ),
 )  # fmt: skip
 

@@ -42,58 +42,57 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "pipeline-offload", ("pp", "offload"), lambda c, p: (c["pp"] == 1) | (c["offload"] == 0),
-        "a pipeline keeps everything on its devices; pp={pp} offload={offload}", "set pp=1, or offload=none",
-        "planner: what a pipeline keeps in CPU memory is not written",
+        "a pipeline keeps everything on its devices", "set pp=1, or offload=none",
+        "planner: what a pipeline keeps in CPU memory is not written", told=("pp", "offload"),
     ),
     Rule(
         "offload-activations", ("offload",), lambda c, p: (c["offload"] & OFFLOAD_ACTIVATIONS) == 0,
         "activations go to CPU memory only from layers that deepspeed.checkpointing recomputes "
-        "(activation_checkpointing.cpu_checkpointing), and transformers recomputes by torch.utils.checkpoint; "
-        "offload={offload}",
+        "(activation_checkpointing.cpu_checkpointing), and transformers recomputes by torch.utils.checkpoint",
         "set offload=none, optimizer or optimizer+params, and recompute=full",
         "DeepSpeed runtime/activation_checkpointing/checkpointing.py CheckpointFunction; transformers "
-        "modeling_utils.py gradient_checkpointing_enable",
+        "modeling_utils.py gradient_checkpointing_enable", told=("offload",),
     ),
     Rule(
         "pipeline-flat", ("tp", "cp", "pp"), lambda c, p: (c["pp"] == 1) | (c["tp"] * c["cp"] == 1),
-        "a pipeline of plain DeepSpeed runs without tp and cp; tp={tp} cp={cp} pp={pp}",
+        "a pipeline of plain DeepSpeed runs without tp and cp",
         "set pp=1, or tp=1 and cp=1 (Megatron-DeepSpeed runs both, but its arguments are not written)",
-        "DeepSpeed runtime/pipe/module.py (tp needs a topology and layers of one's own)",
+        "DeepSpeed runtime/pipe/module.py (tp needs a topology and layers of one's own)", told=("tp", "cp", "pp"),
     ),
     Rule(
         "pipeline-zero", ("pp", "zero"), lambda c, p: (c["pp"] == 1) | (c["zero"] <= 1),
-        "a pipeline shards optimizer states at most (zero 0 or 1); pp={pp} zero={zero}", "set zero=1",
-        "DeepSpeed runtime/pipe/engine.py PipelineEngine.__init__",
+        "a pipeline shards optimizer states at most (zero 0 or 1)", "set zero=1",
+        "DeepSpeed runtime/pipe/engine.py PipelineEngine.__init__", told=("pp", "zero"),
     ),
     Rule(
         "pure-bf16-zero", ("zero", "dp", "cp"),  # one rank is as ZeRO
         lambda c, p: (c["zero"] > 0) | (c["dp"] * c["cp"] == 1) | (not p.stack.states.pure_bf16),
-        "full bf16 training needs ZeRO 1, 2 or 3; zero={zero}", "set zero=1",
-        "DeepSpeed runtime/config.py DeepSpeedConfig._do_error_check",
+        "full bf16 training needs ZeRO 1, 2 or 3", "set zero=1",
+        "DeepSpeed runtime/config.py DeepSpeedConfig._do_error_check", told=("zero",),
     ),
     whole_kv_heads("DeepSpeed runtime/engine.py _apply_autotp_partitioning"),
     Rule(
         "ulysses-heads", ("cp",), _ulysses,
-        "cp must divide the {heads} attention heads, and divide the {kv} key/value heads or they it; cp={cp}",
+        "cp must divide the {heads} attention heads, and divide the {kv} key/value heads or they it",
         "choose a cp that does", "DeepSpeed runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF",
         lambda p: {
             "heads": min((a.heads for a in p.model.attentions), default=0),
             "kv": min((a.kv_heads for a in p.model.attentions), default=0),
-        },
+        }, told=("cp",),
     ),
     Rule(
         "autotp-ulysses", ("tp", "cp"), lambda c, p: (c["tp"] == 1) | (c["cp"] == 1),
-        "AutoTP and Ulysses take the same neighbouring ranks, so one of tp and cp must be 1; tp={tp} cp={cp}",
+        "AutoTP and Ulysses take the same neighbouring ranks, so one of tp and cp must be 1",
         "set tp=1 or cp=1",
         "DeepSpeed utils/groups.py _init_tp_mesh_device, runtime/sequence_parallel/parallel_state_sp.py "
-        "initialize_sequence_parallel",
+        "initialize_sequence_parallel", told=("tp", "cp"),
     ),
     whole_scans(TITLE),
     no_idle_experts(TITLE),
     Rule(
         "schedule-supported", ("vpp", "schedule"),
         lambda c, p: (c["schedule"] == Schedule.ONE_F_ONE_B) & (c["vpp"] == 1),
-        "the pipeline schedule must be 1F1B without virtual stages; vpp={vpp}", "set vpp=1",
-        "DeepSpeed runtime/pipe/schedule.py TrainSchedule",
+        "the pipeline schedule must be 1F1B without virtual stages", "set vpp=1",
+        "DeepSpeed runtime/pipe/schedule.py TrainSchedule", told=("vpp",),
     ),
 )  # fmt: skip

@@ -100,94 +100,98 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
     whole_kv_heads("MaxText layers/attentions.py _validate_kv_head_sharding"),
     Rule(
         "tensor-axes", ("tp", "sp"), lambda c, p: (c["sp"] == 1) == (c["tp"] > 1),
-        "tensor parallelism divides the residual stream too, as sequence parallelism does: sp must be 1 with tp above 1"
-        "; tp={tp} sp={sp}", "set sp=1", "MaxText configs/base.yml logical_axis_rules: activation_embed, "
-        "activation_norm_length",
+        "tensor parallelism divides the residual stream too, as sequence parallelism does: "
+        "sp must be 1 with tp above 1",
+        "set sp=1", "MaxText configs/base.yml logical_axis_rules: activation_embed, activation_norm_length",
+        told=("tp", "sp"),
     ),
     only("zero", (0, 1, 3), TITLE, "MaxText configs/types.py: fsdp axes, or shard_optimizer_over_data (ZeRO 1)"),
     Rule(
         "sharded-weights", ("cp", "ep", "zero"),
         lambda c, p: (c["zero"] == 3) | ((c["cp"] == 1) & (c["ep"] == 1)),
-        "weights are sharded over the context and the expert axis of the mesh: zero must be 3 with cp or ep above 1; "
-        "zero={zero} cp={cp} ep={ep}", "set zero=3", "MaxText configs/base.yml logical_axis_rules: embed",
+        "weights are sharded over the context and the expert axis of the mesh: zero must be 3 with cp or ep above 1",
+        "set zero=3", "MaxText configs/base.yml logical_axis_rules: embed", told=("zero", "cp", "ep"),
     ),
     Rule(
         "shard-groups", ("dp", "cp", "ep", "zero", "hsdp"), _groups,
-        "a shard group of weights (zero=3) must be whole fsdp, context and expert axes, a multiple of cp x ep; "
-        "hsdp={hsdp} cp={cp} ep={ep} zero={zero}", "set hsdp=0, or a multiple of cp x ep with zero=3",
-        "MaxText configs/base.yml logical_axis_rules: embed, activation_batch",
+        "a shard group of weights (zero=3) must be whole fsdp, context and expert axes, a multiple of cp x ep",
+        "set hsdp=0, or a multiple of cp x ep with zero=3",
+        "MaxText configs/base.yml logical_axis_rules: embed, activation_batch", told=("hsdp", "cp", "ep", "zero"),
     ),
     Rule(
         "states-sharded", ("zero",), lambda c, p: (c["zero"] != 1) | (p.job.optimizer in _ADAM),
-        "shard_optimizer_over_data looks for Adam's states: zero must not be 1 with {optimizer}; zero={zero}",
+        "shard_optimizer_over_data looks for Adam's states: zero must not be 1 with {optimizer}",
         "set zero=3", "MaxText utils/sharding.py maybe_update_params_sharding_with_opt",
-        lambda p: {"optimizer": p.job.optimizer},
+        lambda p: {"optimizer": p.job.optimizer}, told=("zero",),
     ),
     Rule(
         "width-shards", ("tp", "cp", "pp", "dp", "ep", "zero", "hsdp"), _divided,
-        "the ranks of a shard group must divide the width that weights are sharded along, {width}; hsdp={hsdp} dp={dp} "
-        "cp={cp}", "set hsdp to a divisor of the width, or raise tp or pp",
+        "the ranks of a shard group must divide the width that weights are sharded along, {width}",
+        "set hsdp to a divisor of the width, or raise tp or pp",
         "jax.sharding.NamedSharding.shard_shape; MaxText configs/base.yml logical_axis_rules: embed, q_lora, kv_lora",
-        lambda p: {"width": _widths(p)},
+        lambda p: {"width": _widths(p)}, told=("hsdp", "dp", "cp"),
     ),
     Rule(
         "experts-mesh", ("tp", "dp", "ep", "etp"), _experts_mesh,
         "experts are dealt over an axis of data parallelism of their own and divided by tp: ep must divide dp, and etp "
-        "be tp; ep={ep} dp={dp} etp={etp} tp={tp}", "set etp=tp and an ep that divides dp",
+        "be tp", "set etp=tp and an ep that divides dp",
         "MaxText configs/base.yml logical_axis_rules: exp, mlp_moe, activation_batch_moe",
+        told=("ep", "dp", "etp", "tp"),
     ),
     Rule(
         "even-stages", ("pp", "vpp"), _even,
-        "the stages of a pipeline are one program: pp x vpp must divide the layers, {layers}, and these be alike; "
-        "pp={pp} vpp={vpp}", "choose stages that divide the layers, pp=1 for layers that differ",
+        "the stages of a pipeline are one program: pp x vpp must divide the layers, {layers}, and these be alike",
+        "choose stages that divide the layers, pp=1 for layers that differ",
         "MaxText configs/types.py: num_layers_per_pipeline_stage x stages x repeats; layers/pipeline.py",
-        lambda p: {"layers": p.model.num_layers},
+        lambda p: {"layers": p.model.num_layers}, told=("pp", "vpp"),
     ),
     Rule(
         "microbatches-pp", ("pp", "num_microbatches"),
         lambda c, p: (c["pp"] == 1) | (c["num_microbatches"] % c["pp"] == 0),
-        "the stages must divide the micro-batches; pp={pp} micro-batches={num_microbatches}",
+        "the stages must divide the micro-batches",
         "change the micro-batch or pp", "MaxText configs/types.py: num_pipeline_microbatches",
+        told=("pp", "num_microbatches"),
     ),
     Rule(
         "schedule-supported", ("pp", "schedule"), lambda c, p: (c["pp"] == 1) | (c["schedule"] == Schedule.GPIPE),
         "all forward passes of a pipeline are before the backward ones, which JAX derives from them: the schedule must "
-        "be gpipe; schedule={schedule}", "set schedule=gpipe", "MaxText layers/pipeline.py",
+        "be gpipe", "set schedule=gpipe", "MaxText layers/pipeline.py", told=("schedule",),
     ),
     whole_recompute(TITLE, "MaxText layers/decoders.py: one remat_policy for all layers"),
     Rule(
         "recompute-lists", ("recompute", "recompute_modules"), _lists,
         "every remat_policy does norms again, some the attention core, MLPs and experts, or all: recompute_modules "
-        "must be one of {lists}; recompute={recompute} recompute_modules={recompute_modules}",
+        "must be one of {lists}",
         "name one of these lists, or set recompute=full", "MaxText layers/decoders.py get_remat_policy",
-        lambda p: {"lists": _said_lists(p)},
+        lambda p: {"lists": _said_lists(p)}, told=("recompute", "recompute_modules"),
     ),
     Rule(
         "fp8-accumulation", ("pp", "num_microbatches"),
         lambda c, p: (c["pp"] > 1) | (c["num_microbatches"] == 1)
         | (QUANTIZATION.get(p.job.precision) not in NOT_ACCUMULATED),
-        "float8 by delayed scaling cannot accumulate gradients: there must be one micro-batch; "
-        "micro-batches={num_microbatches}", f"raise the micro-batch, or choose {option('precision', 'fp8_cs')}",
-        "MaxText configs/types.py: quantization with gradient_accumulation_steps",
+        "float8 by delayed scaling cannot accumulate gradients: there must be one micro-batch",
+        f"raise the micro-batch, or choose {option('precision', 'fp8_cs')}",
+        "MaxText configs/types.py: quantization with gradient_accumulation_steps", told=("num_microbatches",),
     ),
     Rule(
         "sequence-cp", ("cp",), _sequence,
-        "2 x cp must divide the sequence length, {seq}, and on TPUs {block} x cp; cp={cp}",
+        "2 x cp must divide the sequence length, {seq}, and on TPUs {block} x cp",
         "choose a smaller cp, or a length that it divides",
         "MaxText utils/max_utils.py reorder_sequence; jax splash_attention_mask_info.py: blocks of a shard",
-        lambda p: {"seq": p.job.seq_len, "block": BLOCK},
+        lambda p: {"seq": p.job.seq_len, "block": BLOCK}, told=("cp",),
     ),
     Rule(
         "windows-cp", ("cp",),
         lambda c, p: (c["cp"] == 1) | is_tpu(p) | all(a.window is None for a in p.model.attentions),
-        "on GPUs attention to a window must see whole sequences; cp={cp}", "set cp=1",
-        "MaxText layers/attention_op.py cudnn_flash_attention",
+        "on GPUs attention to a window must see whole sequences", "set cp=1",
+        "MaxText layers/attention_op.py cudnn_flash_attention", told=("cp",),
     ),
     Rule(
         "slices-filled", ("tp", "cp", "pp", "dp", "ep", "zero", "hsdp"), _slices,
         "every axis of the mesh must fill whole slices (NVLink domains of GPUs), of {domain} devices, or lie in one, "
-        "tensor first, then context, expert, fsdp, data and pipeline; tp={tp} cp={cp} ep={ep} hsdp={hsdp} dp={dp}",
+        "tensor first, then context, expert, fsdp, data and pipeline",
         "choose degrees with the factors of a slice", "MaxText utils/maxtext_utils.py create_device_mesh",
         lambda p: {"domain": min(p.cluster.scale_up_domain, p.cluster.num_devices)},
+        told=("tp", "cp", "ep", "hsdp", "dp"),
     ),
 ))  # fmt: skip

@@ -92,47 +92,46 @@ def _lengths(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["cuda_graph_impl"] == CudaGraphs.NONE) | blind)
 
 
-_GRAPHS: Final = "cuda_graph_impl={cuda_graph_impl} cuda_graph_modules={cuda_graph_modules}"
+_GRAPHS: Final = ("cuda_graph_impl", "cuda_graph_modules")
 GRAPH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "cuda-graph-modules-present", ("cuda_graph_modules",), _modules_present,
-        "captured modules must be ones that the model has (mlp: of dense layers), moe_preprocess with moe_router; "
-        "cuda_graph_modules={cuda_graph_modules}", "name other modules", _T,
+        "captured modules must be ones that the model has (mlp: of dense layers), moe_preprocess with moe_router",
+        "name other modules", _T, told=("cuda_graph_modules",),
     ),
     Rule(
         "cuda-graph-dropless", ("ep", "etp", "cuda_graph_impl", "cuda_graph_modules"), _dropless,
-        "experts that drop no tokens have other shapes in every step and cannot be captured, and moe holds moe_router; "
-        + _GRAPHS,
+        "experts that drop no tokens have other shapes in every step and cannot be captured, and moe holds moe_router",
         "set cuda_graph_modules=attn+moe_router+moe_preprocess; the full iteration needs HybridEP with "
         f"moe_expert_rank_capacity_factor ({option('stack', '...+hybridep+moe-paged-stash')}), or in files of your own "
-        "moe_expert_capacity_factor with moe_pad_expert_input_to_capacity", _M,
+        "moe_expert_capacity_factor with moe_pad_expert_input_to_capacity", _M, told=_GRAPHS,
     ),
     Rule(
         "cuda-graph-recompute", ("cuda_graph_impl", "recompute", "recompute_layers"),
         lambda c, p: ~_by_layer(c["cuda_graph_impl"]) | (c["recompute"] != Recompute.FULL),
-        "graphs of layers exclude full recomputation; cuda_graph_impl={cuda_graph_impl} recompute={recompute}",
-        "set recompute=selective or none, or capture the full iteration", _T,
+        "graphs of layers exclude full recomputation",
+        "set recompute=selective or none, or capture the full iteration", _T, told=("cuda_graph_impl", "recompute"),
     ),
     Rule(
         "cuda-graph-recomputed-modules", ("cuda_graph_impl", "cuda_graph_modules", "recompute", "recompute_modules"),
         _recomputed_around,
-        "a recomputed module must lie in a graph or outside, without dropout in it; " + _GRAPHS,
-        "name other modules to capture or to recompute", _T,
+        "a recomputed module must lie in a graph or outside, without dropout in it",
+        "name other modules to capture or to recompute", _T, told=_GRAPHS,
     ),
     Rule(
         "cuda-graph-offload", ("cuda_graph_impl", "offload"),
         lambda c, p: ~_by_layer(c["cuda_graph_impl"]) | ((c["offload"] & OFFLOAD_ACTIVATIONS) == 0),
-        "graphs of layers exclude activations in CPU memory; cuda_graph_impl={cuda_graph_impl} offload={offload}",
-        "set offload=none or cuda_graph_impl=none", _T,
+        "graphs of layers exclude activations in CPU memory",
+        "set offload=none or cuda_graph_impl=none", _T, told=("cuda_graph_impl", "offload"),
     ),
     Rule(
         "cuda-graph-ep-overlap", ("cuda_graph_impl", "cuda_graph_modules", "ep"), _overlapped,
-        "with expert exchanges under compute Transformer Engine's graphs exclude mlp; " + _GRAPHS,
-        "leave mlp out", _T,
+        "with expert exchanges under compute Transformer Engine's graphs exclude mlp",
+        "leave mlp out", _T, told=_GRAPHS,
     ),
     Rule(
         "cuda-graph-lengths", ("cuda_graph_impl", "cuda_graph_modules"), _lengths,
-        "graphs replay one shape: documents of several lengths leave the dense mlp alone to capture; " + _GRAPHS,
-        "set cuda_graph_impl=none", "Megatron-Bridge 067f987 docs/training/cuda-graphs.md",
+        "graphs replay one shape: documents of several lengths leave the dense mlp alone to capture",
+        "set cuda_graph_impl=none", "Megatron-Bridge 067f987 docs/training/cuda-graphs.md", told=_GRAPHS,
     ),
 )  # fmt: skip

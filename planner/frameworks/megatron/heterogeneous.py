@@ -92,7 +92,7 @@ def notes(model: ModelSpec) -> list[str]:
 HETEROGENEOUS_RULES: Final = (
     Rule(
         "heterogeneous-vpp", ("vpp",), lambda c, p: (c["vpp"] == 1) | (not is_heterogeneous(p.model)),
-        "layers that differ from one another are built without virtual stages; vpp={vpp}", "set vpp=1",
-        "Megatron-LM gpt_builders.py: get_gpt_heterogeneous_layer_spec is told no virtual stage",
+        "layers that differ from one another are built without virtual stages", "set vpp=1",
+        "Megatron-LM gpt_builders.py: get_gpt_heterogeneous_layer_spec is told no virtual stage", told=("vpp",),
     ),
 )  # fmt: skip

@@ -90,9 +90,9 @@ MUON_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "muon-states", ("zero", "hsdp", "dp", "cp", "offload"), _runs,
         "Muon runs with zero=0, or with zero=1 over all replicas and no biases of experts, without fp16, Megatron-FSDP "
-        "and an optimizer in CPU memory; zero={zero} hsdp={hsdp} offload={offload}",
+        "and an optimizer in CPU memory",
         f"set zero=1 and leave hsdp and offload out, or plan with {option('optimizer', 'adamw')}",
         "Megatron-LM d98e8a6 training/arguments.py validate_args, core/optimizer/__init__.py "
-        "_get_megatron_emerging_optimizer, layer_wise_optimizer.py",
+        "_get_megatron_emerging_optimizer, layer_wise_optimizer.py", told=("zero", "hsdp", "offload"),
     ),
 )  # fmt: skip

@@ -180,29 +180,30 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "offload-recompute", ("recompute", "offload"),
         lambda c, p: ((c["offload"] & OFFLOAD_ACTIVATIONS) == 0) | (c["recompute"] == Recompute.NONE),
-        "activations in CPU memory exclude recomputation; offload={offload}",
+        "activations in CPU memory exclude recomputation",
         "set recompute=none, or leave activations on the device",
-        "Megatron-LM core/transformer/transformer_config.py __post_init__ (cpu_offloading)",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__ (cpu_offloading)", told=("offload",),
     ),
     Rule(
         "hsdp-experts", ("tp", "cp", "dp", "ep", "etp", "hsdp"), _expert_groups,
         "dp x cp / hsdp copies of the optimizer's states must divide the ranks with the same experts, "
-        "tp x cp x dp / (ep x etp); tp={tp} cp={cp} dp={dp} ep={ep} etp={etp} hsdp={hsdp}",
+        "tp x cp x dp / (ep x etp)",
         "choose a larger hsdp, 0 for all of dp x cp, or a smaller ep",
         "Megatron-LM core/parallel_state.py initialize_model_parallel (partial DistOpt shard factor)",
+        told=("tp", "cp", "dp", "ep", "etp", "hsdp"),
     ),
     Rule(
         "moe-bias-etp", ("etp",), lambda c, p: (c["etp"] == 1) | (not has_expert_biases(p.model)),
-        "experts with biases need etp=1; etp={etp}", "set etp=1",
-        "Megatron-LM core/transformer/transformer_config.py __post_init__",
+        "experts with biases need etp=1", "set etp=1",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__", told=("etp",),
     ),
     Rule(
         "ep-overlap", ("pp", "vpp", "ep", "recompute", "recompute_modules"), _experts_beside,
         "expert all-to-all under another micro-batch needs virtual stages in a pipeline, one MTP layer at most, and "
-        "neither full recomputation nor that of moe; pp={pp} vpp={vpp} recompute={recompute} "
-        "recompute_modules={recompute_modules}",
+        "neither full recomputation nor that of moe",
         "set ep=1 or meet these, or leave +" + EXPERTS_OVERLAPPED + " out",
         "Megatron-LM core/transformer/transformer_config.py __post_init__ (overlap_moe_expert_parallel_comm)",
+        told=("pp", "vpp", "recompute", "recompute_modules"),
     ),
     Rule(
         "ep-overlap-exchange", ("ep",), _exchanges_beside,
@@ -214,45 +215,47 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "qkv-tp", ("tp",), _qkv,
-        "tp must divide the outputs of queries, keys and values together; tp={tp}", "choose another tp",
+        "tp must divide the outputs of queries, keys and values together", "choose another tp",
         "Megatron-LM core/transformer/attention.py SelfAttention, core/tensor_parallel/layers.py ColumnParallelLinear",
+        told=("tp",),
     ),
     Rule(
         "cp-attention", ("cp",), _cp_attention,
         "context parallelism needs flash or cuDNN-fused attention, which the stack lacks for this model, "
-        "device and precision; cp={cp}", "set cp=1",
-        "Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend",
+        "device and precision", "set cp=1",
+        "Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend", told=("cp",),
     ),
     Rule(
         "cp-a2a-heads", ("tp", "cp", "cp_kind"), _heads_a2a,
-        "all-to-all context parallelism splits key/value heads: cp must divide the {kv} heads over tp; tp={tp} cp={cp}",
+        "all-to-all context parallelism splits key/value heads: cp must divide the {kv} heads over tp",
         "use another kind of context parallelism", "Transformer Engine attention, cp_comm_type a2a",
-        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)}, told=("tp", "cp"),
     ),
     Rule(
         "cp-packed", ("cp", "cp_kind"), _packed_context,
-        "packed documents are exchanged by {ways} in the stack's Transformer Engine; cp={cp} cp_kind={cp_kind}",
+        "packed documents are exchanged by {ways} in the stack's Transformer Engine",
         f"ask for one of these ({option('set', 'cp_kind=...')}), set cp=1, or take a newer stack",
         "Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py: all-to-all from 2.11 on "
         "(a75da0c), all-gather from 2.18 on (7010118)",
         lambda p: {"ways": " or ".join(k.label for k in _PACKED_KINDS[p.stack.communication.cp_packed])},
+        told=("cp", "cp_kind"),
     ),
     Rule(
         "fp8-width-tp", ("tp",), _fp8_width,
-        "8- and 4-bit linear layers need widths that are multiples of 16 on every rank; tp={tp}",
-        "choose a smaller tp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec",
+        "8- and 4-bit linear layers need widths that are multiples of 16 on every rank",
+        "choose a smaller tp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec", told=("tp",),
     ),
     Rule(
         "fp8-width-etp", ("etp",), _fp8_expert_width,
-        "8- and 4-bit experts need widths that are multiples of 16 on every rank; etp={etp}",
-        "choose a smaller etp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec",
+        "8- and 4-bit experts need widths that are multiples of 16 on every rank",
+        "choose a smaller etp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec", told=("etp",),
     ),
     Rule(
         "bf16-layers-pp", ("pp",), _bf16_layers,
         "layers kept in bf16 at either end of an fp8 model, {first} and {last}, must be no more than the layers of a "
-        "pipeline stage; pp={pp}", "choose a smaller pp",
+        "pipeline stage", "choose a smaller pp",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
-        lambda p: {"first": p.job.bf16_layers[0], "last": p.job.bf16_layers[1]},
+        lambda p: {"first": p.job.bf16_layers[0], "last": p.job.bf16_layers[1]}, told=("pp",),
     ),
     Rule(
         "recompute-modules", ("recompute", "recompute_modules"), _modules,
@@ -274,8 +277,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "schedule-supported", ("schedule",),
         lambda c, p: np.isin(c["schedule"], (int(Schedule.ONE_F_ONE_B), int(Schedule.INTERLEAVED))),
-        "the pipeline schedule must be 1F1B or interleaved 1F1B; schedule={schedule}", "choose one of these",
-        "Megatron-LM core/pipeline_parallel/schedules.py get_forward_backward_func",
+        "the pipeline schedule must be 1F1B or interleaved 1F1B", "choose one of these",
+        "Megatron-LM core/pipeline_parallel/schedules.py get_forward_backward_func", told=("schedule",),
     ),
     Rule(
         "mtp-positions", ("tp",), lambda c, p: every_row(c, not (p.model.mtp_layers and p.model.position_rows)),
@@ -284,8 +287,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "fsdp-vpp", ("vpp", "zero"), _fsdp_pipeline,
-        "Megatron-FSDP (zero 2 and 3, and every stage of its stack) is written without virtual stages; "
-        "zero={zero} vpp={vpp}", "set vpp=1",
-        "planner: no run of both is known",
+        "Megatron-FSDP (zero 2 and 3, and every stage of its stack) is written without virtual stages", "set vpp=1",
+        "planner: no run of both is known", told=("zero", "vpp"),
     ),
 )  # fmt: skip

@@ -95,13 +95,13 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "indexer-sp", ("tp", "sp"),
         lambda c, p: _with_indexers(c, p, (c["tp"] == 1) | (c["sp"] > 0)) | p.model.chooses_blocks,
-        "sparse attention with tp above 1 needs sequence parallelism; tp={tp} sp={sp}", "set sp=1",
-        f"{_VARIANT}/absorbed_mla.py AbsorbedMLASelfAttention",
+        "sparse attention with tp above 1 needs sequence parallelism", "set sp=1",
+        f"{_VARIANT}/absorbed_mla.py AbsorbedMLASelfAttention", told=("tp", "sp"),
     ),
     Rule(
         "indexer-cp", ("tp", "cp", "cp_kind"), _gathered,
-        "context parallelism of sparse attention gathers keys: cp_kind must be all-gather; cp_kind={cp_kind}",
-        "leave cp_kind out", "Megatron-LM core/transformer/transformer_config.py __post_init__",
+        "context parallelism of sparse attention gathers keys: cp_kind must be all-gather",
+        "leave cp_kind out", "Megatron-LM core/transformer/transformer_config.py __post_init__", told=("cp_kind",),
     ),
     Rule(
         "indexer-heads", ("tp",), _heads,
@@ -118,13 +118,13 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "indexer-blocks", ("tp",), _blocks,
         "attention to chosen blocks takes heads and an indexer {block} wide, at most {most} blocks of {block} keys, "
-        "and a tp that divides the {heads} heads of the indexer; tp={tp}",
+        "and a tp that divides the {heads} heads of the indexer",
         "choose another tp, or name the stack with +dsa-kernel-backend=none",
         "flash-msa 0.1.1 flash_msa/flash_msa.py _validate_inputs",
         lambda p: {
             "block": BLOCK, "most": MOST_BLOCKS,
             "heads": next((a.indexer.heads for a in p.model.attentions if a.indexer and a.chooses_blocks), 0),
-        },
+        }, told=("tp",),
     ),
     Rule(
         "indexer-precision", (), lambda c, p: every_row(c, p.job.precision not in _WIDE or not p.model.gathers_keys),
@@ -140,30 +140,31 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "indexer-graphs", ("cuda_graph_impl",),
         lambda c, p: (c["cuda_graph_impl"] == 0) | (not p.model.indexers) | p.model.compresses_keys,
-        "no run of sparse attention in CUDA graphs is known: its backward pass counts valid rows on the CPU; "
-        "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
-        f"{_VARIANT}/dsa_cudnn_kernels.py _run_sparse_attention_backward",
+        "no run of sparse attention in CUDA graphs is known: its backward pass counts valid rows on the CPU",
+        "set cuda_graph_impl=none",
+        f"{_VARIANT}/dsa_cudnn_kernels.py _run_sparse_attention_backward", told=("cuda_graph_impl",),
     ),
     Rule(
         # a stage that starts on no layer that chooses would need another's choice, and layouts are not bound so
         "indexer-stages", ("pp",), lambda c, p: (c["pp"] == 1) | (not any(x.shared for x in p.model.indexers)),
         "layers that share chosen keys must lie in one stage with the layer that chose them, which planner does not "
-        "assign yet; pp={pp}", "set pp=1",
+        "assign yet", "set pp=1",
         "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
-        "_validate_dsa_index_share_pipeline_split",
+        "_validate_dsa_index_share_pipeline_split", told=("pp",),
     ),
     Rule(
         "compressed-keys-whole", ("tp", "cp"),
         lambda c, p: ((c["tp"] == 1) & (c["cp"] == 1)) | (not p.model.compresses_keys),
-        "attention to compressed keys runs with tp=1 and cp=1 alone; tp={tp} cp={cp}",
+        "attention to compressed keys runs with tp=1 and cp=1 alone",
         "set tp=1 and cp=1; experts and stages divide the model",
-        "Megatron-Bridge 067f987 examples/models/deepseek_v4/README.md, parallelism configurations",
+        "Megatron-Bridge 067f987 examples/models/deepseek_v4/README.md, parallelism configurations", told=("tp", "cp"),
     ),
     Rule(
         # layers that are recomputed are chosen after the kind, so that both columns count
         "streams-recompute", ("recompute", "recompute_layers"),
         lambda c, p: ((c["recompute"] != Recompute.FULL) & (c["recompute_layers"] <= 0)) | (p.model.streams == 1),
-        "Megatron-LM recomputes no whole layers with several residual streams; recompute={recompute}",
-        "set recompute=none or selective", "Megatron-LM core/transformer/transformer_config.py enable_mhc_connections",
+        "Megatron-LM recomputes no whole layers with several residual streams",
+        "set recompute=none or selective",
+        "Megatron-LM core/transformer/transformer_config.py enable_mhc_connections", told=("recompute",),
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from planner.dialect import Dialect, in_words, on_command_line
+from planner.errors import InputError
 from planner.report.words import assumed, changes, headline, reasons
 from planner.report.words.template import Template, Words, phrase
 from planner.spec.findings import Finding
@@ -32,7 +33,22 @@ Answer = TypeVar("Answer")
 
 def text_of(found: Finding) -> str:
     """A finding in words: those that it has, else those of the command line."""
-    return found.text or in_words(phrase(WORDS[found.code], found))
+    return found.text or in_words(_marked(found))
+
+
+def _marked(found: Finding) -> str:
+    """A finding in words, options marked. One of a file stays as it was said there where its code is not known, as of
+    another release, or has other values. Raises `InputError` where it was not said."""
+    if found.code == TEXT:
+        return found.text
+    try:
+        return phrase(WORDS[found.code], found)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if found.text:
+            return found.text
+        raise InputError(
+            f"a finding must have a known code, with its values: {found.code}", repr(error)
+        ) from error
 
 
 def texts(found: Iterable[Finding]) -> tuple[str, ...]:
@@ -80,7 +96,7 @@ def _worded(value: Any, dialect: Dialect, seen: dict[int, Any]) -> Any:
 
 def _record(value: Any, dialect: Dialect, seen: dict[int, Any]) -> Any:
     if isinstance(value, Finding):
-        text = value.text if value.code == TEXT else phrase(WORDS[value.code], value)
+        text = _marked(value)
         values = {name: _worded(one, dialect, seen) for name, one in value.values.items()}
         return value.model_copy(update={"values": values, "text": in_words(text, dialect)})
     names = type(value).model_fields if isinstance(value, BaseModel) else [one.name for one in fields(value)]

@@ -107,14 +107,14 @@ def _untried_option(found: Finding) -> str:
 
 def _fewer_devices(found: Finding) -> str:
     values = found.values
-    batches = [f" of {values[name]:,} sequences" for name in ("batch", "asked_batch") if name in values]
-    new, old = (*batches, "", "")[:2]
+    new = f" of {values['batch']:,} sequences" if "batch" in values else ""
+    old = f" of {values['asked_batch']:,}" if "asked_batch" in values else ""
     steps = [format_time(amount(found, name, float)) for name in ("step_time", "asked_step_time")]
     spares = values["spare_nodes"]
     left = f"{spares} nodes as spares" if spares != 1 else "a node as a spare"
     return (
         f"{values['devices']:,} devices would take {steps[0]} a step{new}, where {values['asked_devices']:,} take "
-        f"{steps[1]}{old.removesuffix(' sequences')}: leave {left}"
+        f"{steps[1]}{old}: leave {left}"
     )
 
 

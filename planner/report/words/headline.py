@@ -94,6 +94,8 @@ def trade_said(found: Finding) -> str:
     parts = ["as fast" if slower <= CLOSED_GAP else f"{format_small(slower, '')} slower"]
     if abs(more) >= LITTLE:
         parts.append(f"{format_capacity(abs(more))} {'more' if more > 0 else 'less'} free")
+    if "nearer" not in found.values:
+        return ", ".join(parts)
     nearer = [_NEARER[concern] for concern in amount(found, "nearer", list)]
     return ", ".join(parts) + (f"; as others run it: {', '.join(nearer)}" if nearer else "")
 
@@ -106,5 +108,9 @@ WORDS: Final[Mapping[str, Words]] = {
     ),
     "recommended": lambda found: (
         f"recommended: #{found.values['place']} {found.values['configuration']}, {trade_said(found)}"
+    ),
+    "recommended_by_dryrun": lambda found: (
+        f"recommended: #{found.values['place']} {found.values['configuration']}, the first listed that a dry run "
+        f"confirms, {trade_said(found)}"
     ),
 }

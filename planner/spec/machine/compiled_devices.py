@@ -50,7 +50,7 @@ def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
     limits = stack.limits.model_copy(update=_SLICES)
     changed: dict[str, Any] = {"overhead": overhead, "host": host, "limits": limits}
     if not stack.calibration:
-        changed["fitted"] = ""
+        changed |= {"fitted": (), "fitted_on": ""}
         changed["compute"] = stack.compute.model_copy(update=_NEUTRAL)
         changed["communication"] = stack.communication.model_copy(update=_WHOLE)
     return stack.model_copy(update=changed)

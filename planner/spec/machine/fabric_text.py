@@ -19,10 +19,11 @@ from typing import Final
 from planner.errors import InputError
 from planner.spec.machine.cluster import LinkKind
 
-GRAMMAR: Final = (
-    "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
+FORM: Final = (
+    "[NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
     "such as '64x8 h100 400G-ib' or '8 rtx4090'"
 )
+GRAMMAR: Final = f"write {FORM}"
 _MOST_OF_A_DEVICE: Final = (
     400e9  # bytes/s: a node's eight NICs taken for one device's, which is told, not refused
 )

@@ -29,7 +29,7 @@ from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_s
 from planner.spec.machine.architecture import ANY_DEVICE, GPU
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError
-from planner.spec.machine.fabric_text import GRAMMAR, looks_like_shorthand, parse_shorthand
+from planner.spec.machine.fabric_text import FORM, GRAMMAR, looks_like_shorthand, parse_shorthand
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _ACCELERATORS = _PACKAGE / "catalog" / "accelerators"
@@ -60,10 +60,8 @@ def _checked(document: Mapping[str, Any], path: str, model: type[FileType]) -> F
             first = next((found for found in errors if found["type"] == "extra_forbidden"), first)
     raised = first.get("ctx", {}).get("error")
     field = raised.field if isinstance(raised, FieldError) else _dotted(first["loc"], document)
-    here = [
-        field_must(found) for found in errors if _dotted(found["loc"], document) == field
-    ]  # a union has several
-    must = str(raised) if raised else " or ".join([here[0], *(m.removeprefix("must be ") for m in here[1:])])
+    here = [found for found in errors if _dotted(found["loc"], document) == field]  # a union has several
+    must = str(raised) if raised else field_must(*here)
     hint = ""
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"])
@@ -173,9 +171,7 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
         document = read_yaml(Path(text))
         return described_cluster(document, text, gpus)
     nearest = nearest_names(text[:100], _index(_CLUSTERS))
-    raise UnknownNameError(
-        "cluster", text, nearest, f"Or give a YAML file, or {GRAMMAR.removeprefix('write ')}"
-    )
+    raise UnknownNameError("cluster", text, nearest, f"Or give a YAML file, or {FORM}")
 
 
 def cluster_spec(text: str) -> ClusterSpec | None:

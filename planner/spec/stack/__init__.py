@@ -114,7 +114,8 @@ class Stack(Section):
     framework: str
     released: str
     source: str
-    fitted: str = Field("", description="which numbers were fitted, on what; empty: start values")
+    fitted: tuple[str, ...] = Field((), description="which numbers were fitted; none: start values")
+    fitted_on: str = Field("", description="on which runs, and by what")
     kin: str = Field("", description="the nearest stack, for what was not identified here")
     band: float = Field(
         0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"

@@ -36,7 +36,7 @@ def tensor(*shape: int, dtype: str = "bfloat16") -> Shape:
 def operation(
     name: str, taken: list[Shape], given: list[Shape], *flags: bool, phase: Phase = Phase.FORWARD
 ) -> Operation:
-    return Operation(f"aten.{name}.default", "", phase, 0, tuple(taken), tuple(given), flags)
+    return Operation(f"aten.{name}.default", "", phase, 0, tuple(taken), tuple(given), flags=flags)
 
 
 X, W = tensor(8192, 2048), tensor(2048, 6144)

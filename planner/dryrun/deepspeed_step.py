@@ -1,0 +1,205 @@
+"""What does a step under DeepSpeed's ZeRO ask of a device and its host? DeepSpeed's own engine on fake tensors.
+
+Tensors of the device are on "cpu:0", those of the host on "cpu", so that DeepSpeed moves them between the two as it
+does between a GPU and its host. Left out: what its kernels for the host's update take; how long blocks wait for other
+streams (`Tensor.record_stream`), as if the device kept up with its host; its pipelines.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, Final
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from planner.dryrun.processes import Device, process_of
+from planner.dryrun.recipe import MOST_MICROBATCHES, Recipe
+from planner.dryrun.recorder import Recorder
+from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.transformers_step import (
+    _config_of,
+    _experts,
+    _first_line,
+    _not_traced,
+    _on_device,
+    _prepared,
+)
+from planner.dryrun.values import Values
+from planner.errors import InputError, PlannerError, UnsupportedError, install_hint
+
+_DEVICE: Final = "cpu:0"
+_PROCESS_WIDE: Final = ("deepspeed.utils.groups", "deepspeed.comm.comm")  # which keep process groups
+
+
+def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
+    """Everything that building a model and two of its steps ask of a device and of its host, of one rank.
+
+    Raises `InputError` where DeepSpeed is missing or refuses, `UnsupportedError` for what cannot be run.
+    """
+    deepspeed = _deepspeed()
+    config = _config_of(recipe)
+    recorder = Recorder(_Values(_experts(config)), capability)
+    recorder.host_is_apart = True
+    with (
+        redirect_stdout(sys.stderr),
+        _on_device(),
+        process_of(0, recipe.ranks, recorder),
+        _accelerator(deepspeed, recorder),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        recorder,
+    ):
+        try:
+            with torch.device(_DEVICE):
+                model = _prepared(recipe, config)
+            recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
+            recorder.name_modules(model)
+            with _not_traced():
+                _step_twice(deepspeed, recipe, model, config, recorder)
+        except PlannerError:
+            raise
+        except Exception as error:  # whatever DeepSpeed or the model's own code ends with
+            must = (
+                f"a dry run needs a step that DeepSpeed {deepspeed.__version__} runs on tensors without data"
+            )
+            raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
+        del model
+        gc.collect()
+    return recorder.recording
+
+
+class _Values(Values):
+    """Numbers that DeepSpeed asks for: a step overflows nowhere, and norms are 1."""
+
+    def _number(self, tensor: Any) -> Any:
+        if tensor.numel() == 1 and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
+            return 1.0 if tensor.is_floating_point() else 0
+        return super()._number(tensor)
+
+
+def _deepspeed() -> Any:
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # which it looks for when it is imported
+    try:
+        with redirect_stdout(sys.stderr):  # where its log goes to from then on
+            import deepspeed
+    except ImportError as error:
+        raise InputError("a dry run of DeepSpeed needs it", str(error), install_hint("frameworks")) from error
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    return deepspeed
+
+
+@contextmanager
+def _accelerator(deepspeed: Any, recorder: Recorder) -> Iterator[None]:
+    """Have DeepSpeed take the fake device for a GPU, and build nothing."""
+    before = deepspeed.accelerator.get_accelerator()
+    shared = sys.modules["deepspeed.comm.torch"]
+    kept = [sys.modules[name] for name in _PROCESS_WIDE]
+    as_it_was = [dict(vars(module)) for module in kept]
+    deepspeed.accelerator.set_accelerator(_accelerator_class()(recorder))
+    try:
+        with (
+            patch.dict(os.environ, LOCAL_RANK="0"),
+            patch.object(shared, "build_shm_op", lambda: None),
+            patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None),
+        ):
+            yield
+    finally:
+        deepspeed.accelerator.set_accelerator(before)
+        for module, values in zip(kept, as_it_was, strict=True):
+            vars(module).update(values)
+
+
+def _accelerator_class() -> Any:
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    class Accelerator(CPU_Accelerator):  # type: ignore[misc]  # DeepSpeed is not checked
+        """A GPU as DeepSpeed asks for one."""
+
+        def __init__(self, recorder: Recorder) -> None:
+            super().__init__()
+            self._recorder, self._device = recorder, Device(recorder)
+            self._communication_backend_name = "nccl"
+
+        def is_synchronized_device(self) -> bool:
+            return False
+
+        def device_name(self, device_index: int | None = None) -> str:
+            return _DEVICE
+
+        def current_device_name(self) -> str:
+            return _DEVICE
+
+        def current_device(self) -> int:
+            return 0
+
+        def device(self, device_index: int | None = None) -> Any:
+            return torch.device(_DEVICE)
+
+        @property
+        def Stream(self) -> Any:  # noqa: N802
+            return self._device.Stream
+
+        @property
+        def Event(self) -> Any:  # noqa: N802
+            return self._device.Event
+
+        def stream(self, stream: Any) -> Any:
+            return self._device.stream(stream)
+
+        def current_stream(self, device_index: int | None = None) -> Any:
+            return self._device.current_stream()
+
+        def default_stream(self, device_index: int | None = None) -> Any:
+            return self._device.default_stream()
+
+        def on_accelerator(self, tensor: Any) -> bool:
+            return tensor.device.index is not None
+
+        def pin_memory(self, tensor: Any, make_copy: bool = True, match_shape: bool = True) -> Any:
+            with self._recorder.pinning():
+                return torch.empty_like(tensor)
+
+        def _torch_empty_pinned(self, tensor: Any, shape: Any) -> Any:
+            with self._recorder.pinning():
+                return tensor.new_empty(shape)
+
+    return Accelerator
+
+
+def _step_twice(deepspeed: Any, recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
+    micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
+    settings = {
+        key: value
+        for key, value in recipe.deepspeed.items()
+        if key not in ("optimizer", "train_batch_size", "steps_per_print", "wall_clock_breakdown")
+    } | {
+        "gradient_accumulation_steps": micro,
+        "zero_force_ds_cpu_optimizer": False,  # PyTorch's fused update holds what DeepSpeed's own kernels hold
+        "zero_allow_untested_optimizer": True,
+    }
+    trained = [one for one in model.parameters() if one.requires_grad]
+    engine, *_ = deepspeed.initialize(
+        model=model, config=settings, optimizer=torch.optim.AdamW(trained, lr=1e-5, fused=True)
+    )
+    size = (recipe.micro_batch, recipe.seq_len)
+    tokens = torch.randint(0, config.get_text_config().vocab_size, size, device=_DEVICE)
+    recorder.hold([tokens], Holds.INPUT)
+    for step in range(2):
+        if step:
+            recorder.recording.second_step = len(recorder.recording.trace)
+            recorder.recording.trace.reset_peaks()
+        for number in range(micro):
+            recorder.phase = Phase.FORWARD
+            with recorder.modules_followed():
+                loss = engine(input_ids=tokens, labels=tokens).loss
+                recorder.phase = Phase.BACKWARD
+                engine.backward(loss)
+            recorder.phase = Phase.OPTIMIZER if number == micro - 1 else Phase.BACKWARD
+            engine.step()  # which counts micro-batches
+    recorder.recording.end = len(recorder.recording.trace)  # before the engine's own end

@@ -1,0 +1,90 @@
+"""What does DeepSpeed's own engine ask of a device and its host? Needs PyTorch, transformers and DeepSpeed."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.outcome import RankMemory, memory_of
+from planner.dryrun.recipe import Recipe
+from planner.errors import UnsupportedError
+from tests.dryrun.test_dryrun_question import asked
+from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, PARAMETERS, PLAIN
+
+pytestmark = pytest.mark.slow
+DATA = Path(__file__).parents[3] / "shared"
+RUNS, CONFIGS = DATA / "data" / "device" / "deepspeed_offload_one_gpu.csv", DATA / "device" / "configs"
+SMALL_BUCKETS: dict[str, Any] = {
+    "overlap_comm": True,
+    "contiguous_gradients": True,
+    "reduce_bucket_size": 1000,
+}
+HOST = {"device": "cpu", "pin_memory": True}
+
+
+@pytest.fixture(autouse=True)
+def _needs_deepspeed() -> None:
+    for package in ("torch", "transformers", "deepspeed"):
+        pytest.importorskip(package)
+
+
+def recipe(stage: int, ranks: int = 1, **zero: Any) -> Recipe:
+    settings = {
+        "train_micro_batch_size_per_gpu": PLAIN.micro_batch,
+        "bf16": {"enabled": True},
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage, **SMALL_BUCKETS, **zero},
+    }
+    return replace(PLAIN, shards=ranks, deepspeed=settings)
+
+
+def memory(asked_for: Recipe) -> RankMemory:
+    from planner.dryrun.deepspeed_step import record_deepspeed_step
+
+    return memory_of(record_deepspeed_step(asked_for, HOPPER), AllocatorSettings(), LIMIT)
+
+
+def test_sharded_states_take_a_rank_its_share() -> None:
+    """Masters and two moments in fp32, of ZeRO 1 on."""
+    alone, many = memory(recipe(1)), memory(recipe(1, ranks=8))
+    assert alone.allocated_peak - many.allocated_peak == pytest.approx(12 * PARAMETERS * 7 / 8, rel=0.05)
+
+
+def test_states_on_the_host_take_its_memory() -> None:
+    here, there = memory(recipe(2)), memory(recipe(2, offload_optimizer=HOST))
+    assert here.allocated_peak - there.allocated_peak >= 8 * PARAMETERS
+    # two moments as they are; masters and gradients in fp32 are pinned, in powers of two
+    pinned = 1 << (4 * PARAMETERS - 1).bit_length()
+    assert there.host_peak >= 8 * PARAMETERS + 2 * pinned
+
+
+def test_one_process_can_run_one_dry_run_after_the_other() -> None:
+    assert memory(recipe(3, ranks=4)) == memory(recipe(3, ranks=4))
+
+
+@pytest.mark.skipif(not RUNS.exists(), reason="the measured runs lie outside the repository")
+def test_measured_steps_are_met() -> None:
+    from benchmarks.dry_runs_deepspeed import judged
+
+    with RUNS.open(newline="", encoding="utf-8") as lines:
+        found = [judged(row, CONFIGS) for row in csv.DictReader(lines)]
+    for one in found:
+        assert one.allocated[0] == pytest.approx(one.allocated[1], rel=0.001)
+        assert one.reserved[0] == pytest.approx(one.reserved[1], rel=0.03)
+
+
+def test_what_is_not_run_is_refused_by_name() -> None:
+    from planner.answer.estimate import asked_config
+    from planner.ask.request import resolve
+    from planner.dryrun.question import recipe_of
+    from planner.spec.load_model import hf_fields
+
+    question = asked(stack="deepspeed-2025+use-liger-kernel", set={"micro_batch": (2,), "zero": (2,)})
+    problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,), **question.restrict})
+    with pytest.raises(UnsupportedError, match="use-liger-kernel"):
+        recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))

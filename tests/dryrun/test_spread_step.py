@@ -1,0 +1,120 @@
+"""What does one rank of many ask of its device, under DDP and FSDP2? Needs PyTorch, transformers and accelerate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.outcome import memory_of
+from planner.dryrun.recipe import Recipe, Sharding, Weights
+from planner.dryrun.recording import Holds, Phase, Recording
+from planner.errors import UnsupportedError
+from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, PARAMETERS, PLAIN, TINY, held, memory
+
+pytestmark = pytest.mark.slow
+RANKS = 8
+SHARDED = replace(PLAIN, sharding=Sharding.WEIGHTS, shards=RANKS)
+EMBEDDING = 1000 * 256
+LAYER = (PARAMETERS - 2 * EMBEDDING - 256) // 2
+BF16 = 2
+
+
+@pytest.fixture(autouse=True)
+def _needs_torch() -> None:
+    for package in ("torch", "transformers", "accelerate"):
+        pytest.importorskip(package)
+
+
+def recorded(recipe: Recipe) -> Recording:
+    from planner.dryrun.transformers_step import record_step
+
+    return record_step(recipe, HOPPER)
+
+
+def counted(recording: Recording, name: str) -> int:
+    """How often an operation runs in the second step."""
+    return sum(one.name == name and one.first > recording.second_step for one in recording.operations)
+
+
+def test_a_rank_holds_its_share_of_the_states() -> None:
+    found = memory(SHARDED)
+    assert held(found, Holds.OPTIMIZER_STATES) == pytest.approx(2 * BF16 * PARAMETERS / RANKS, rel=0.01)
+    # and the rotary embedding's frequencies, which are whole
+    assert held(found, Holds.WEIGHTS) == pytest.approx(BF16 * PARAMETERS / RANKS, rel=0.01)
+
+
+def test_weights_are_gathered_for_each_layer_or_for_the_step() -> None:
+    """At the loss the head and the norm before it are whole; without resharding all that has run is."""
+    tail = BF16 * (EMBEDDING + 256)
+    assert held(memory(SHARDED), Holds.GATHERED) == tail
+    kept = memory(replace(SHARDED, sharding=Sharding.GRADIENTS))
+    assert held(kept, Holds.GATHERED) == BF16 * PARAMETERS
+
+
+def test_units_are_gathered_twice_and_summed_once() -> None:
+    """Embedding, two layers, and norm and head, which alone stay between the passes."""
+    twice = recorded(SHARDED)
+    assert counted(twice, "c10d._allgather_base_.default") == 4 + 3
+    assert counted(twice, "c10d._reduce_scatter_base_.default") == 4
+    once = recorded(replace(SHARDED, sharding=Sharding.GRADIENTS))
+    assert counted(once, "c10d._allgather_base_.default") == 4
+
+
+def test_gathering_has_streams_of_its_own() -> None:
+    streams = {one.stream for one in recorded(SHARDED).operations if one.name.startswith("c10d.")}
+    assert len(streams) == 2
+    assert 0 not in streams
+
+
+def test_replicas_of_shards_sum_what_shards_hold() -> None:
+    hybrid = recorded(replace(SHARDED, shards=4, replicas=2))
+    assert counted(hybrid, "c10d.allreduce_.default") >= 4
+    found = memory_of(hybrid, AllocatorSettings(), LIMIT)
+    assert held(found, Holds.OPTIMIZER_STATES) == pytest.approx(2 * BF16 * PARAMETERS / 4, rel=0.01)
+
+
+def test_replicas_hold_all_gradients_in_buckets() -> None:
+    """At the loss, where those of parameters are not there yet."""
+    assert held(memory(PLAIN), Holds.GRADIENTS) == 0
+    assert held(memory(replace(PLAIN, replicas=RANKS)), Holds.GRADIENTS) == BF16 * PARAMETERS
+
+
+def test_replicas_accumulate_before_they_sum() -> None:
+    every = replace(PLAIN, replicas=RANKS)
+    assert counted(recorded(replace(every, num_microbatches=4)), "c10d.allreduce_.default") == counted(
+        recorded(every), "c10d.allreduce_.default"
+    )
+
+
+def test_whole_gradients_are_held_where_the_last_micro_batch_sums_them() -> None:
+    each = replace(SHARDED, num_microbatches=4)
+    whole = replace(each, accumulates_whole=True)
+    more = memory(whole).allocated_peak - memory(each).allocated_peak
+    # of those summed every time the rank's part is there
+    assert more == pytest.approx(BF16 * PARAMETERS * (1 - 1 / RANKS), rel=0.1)
+
+
+def test_shards_under_autocast_are_fp32_and_gathered_narrow() -> None:
+    found = memory(replace(SHARDED, weights=Weights.AMP_BF16))
+    assert held(found, Holds.WEIGHTS) == pytest.approx(4 * PARAMETERS / RANKS, rel=0.01)
+    assert held(found, Holds.GATHERED) == BF16 * (EMBEDDING + 256)
+
+
+def test_layers_are_divided_over_ranks() -> None:
+    """By transformers' own plan: products and their weights, not norms, embedding and what lies between."""
+    whole, divided = recorded(SHARDED), recorded(replace(SHARDED, tensor=2))
+    # behind attention and MLP, and their gradients before them
+    assert counted(divided, "_c10d_functional.all_reduce.default") >= 4 * 2
+    assert counted(whole, "_c10d_functional.all_reduce.default") <= 2  # of the norm of gradients
+    products = [
+        one for one in divided.operations if (one.name, one.phase) == ("aten.mm.default", Phase.FORWARD)
+    ]
+    widths = {one.given[0][0][-1] for one in products if one.module.endswith("up_proj")}
+    assert widths == {TINY["intermediate_size"] // 2}
+
+
+def test_divided_layers_must_be_sharded() -> None:
+    with pytest.raises(UnsupportedError, match="must be sharded too"):
+        recorded(replace(PLAIN, tensor=2))
