@@ -16,10 +16,19 @@ import numpy as np
 
 from planner.errors import UnknownNameError
 from planner.spec.machine.accelerator import Architecture
-from planner.spec.machine.rates import AttentionTable, FloatArray, GemmKey, GemmTable, KernelRates, under_load
+from planner.spec.machine.rates import (
+    AttentionTable,
+    FloatArray,
+    GemmKey,
+    GemmTable,
+    KernelRates,
+    MovingRates,
+    under_load,
+)
 from planner.spec.precision import Dtype, Precision
 
 FALLBACK = "generic"
+MOVING_MEASURED = "h100-sxm-80g"
 
 
 def load_kernel_rates(accelerator_name: str, architecture: Architecture | None = None) -> KernelRates:
@@ -75,11 +84,22 @@ def _load(name: str, table: str, sustained: float | None, note: str) -> KernelRa
         launch_latency=about["launch_latency"],
         compute_units=about["compute_units"],
         sustained_fraction=fraction,
+        moving=_moving_rates(table),
         kin=kin,
         note=note,
         unverified=tuple(about["unverified"]),
         sources=about["sources"] | own_sustained,
     )
+
+
+def _moving_rates(table: str) -> MovingRates:
+    """An accelerator's own, or those of the one on which they were measured."""
+    measured: dict[str, Any] = json.loads((_folder() / "moving.json").read_text())
+    found = measured.get(table, measured[MOVING_MEASURED])
+    apart, lists, fused = (
+        {int(width): value for width, value in found[name].items()} for name in ("apart", "lists", "fused")
+    )
+    return MovingRates(apart, lists, fused, found["cache_gain"])
 
 
 def _gemm_tables(

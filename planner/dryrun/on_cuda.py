@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 aten: Final = torch.ops.aten
 _HALVES: Final = (torch.bfloat16, torch.float16)
@@ -27,7 +28,9 @@ def cuda_branches() -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     functional, plain = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
     apply = torch.nn.Module._apply
+    foreach_types = torch.utils._foreach_utils._foreach_supported_types
     try:
+        foreach_types.append(FakeTensor)  # gradients are clipped by kernels over lists
         for name, func in (
             ("softmax.int", _softmax),
             ("log_softmax.int", _log_softmax),
@@ -40,6 +43,7 @@ def cuda_branches() -> Iterator[None]:
     finally:
         functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = plain
         torch.nn.Module._apply = apply
+        foreach_types.remove(FakeTensor)
         library._destroy()
 
 

@@ -5,7 +5,7 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -15,6 +15,8 @@ from planner.answer.estimate import asked_config, make_estimate
 from planner.ask.option import as_written
 from planner.ask.question import Question
 from planner.ask.request import DEFAULT_SEQ_LEN, resolve
+from planner.catalog.cluster_rates import rates_of
+from planner.catalog.load_host import load_host_rates
 from planner.catalog.stack_options import (
     AUTOCAST,
     EAGER_ATTENTION,
@@ -34,12 +36,16 @@ from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Texts, Update, Weights
 from planner.dryrun.recording import Recording
+from planner.dryrun.timing.kernels import Device
+from planner.dryrun.timing.step import RankTime, time_of
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.frameworks.framework import launch_of
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_model import hf_fields, load_model
+from planner.spec.machine.accelerator import HostProcessor
+from planner.spec.machine.host import HostRates
 from planner.spec.planfile import Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
@@ -102,6 +108,8 @@ class DryRun:
     longest_sequence: int | None
     """That runs at this micro-batch, in steps of `LENGTHS` tokens."""
     assumptions: tuple[Finding, ...]
+    times: tuple[RankTime, ...] = ()
+    """Of the same ranks; empty where part of the step runs beside the device's one queue."""
 
     @property
     def fits(self) -> bool:
@@ -112,6 +120,11 @@ class DryRun:
     def worst(self) -> RankMemory:
         """The rank that needs most."""
         return max(self.ranks, key=lambda one: one.reserved_peak)
+
+    @property
+    def slowest(self) -> RankTime | None:
+        """The times of the rank whose step takes longest; None where none are told."""
+        return max(self.times, key=lambda one: one.step, default=None)
 
 
 def make_dryrun(
@@ -145,6 +158,7 @@ def make_dryrun(
         allocator_limit(problem, asked, own),
         positions,
     )
+    recorded = tuple(run.record(recipe, run.capability))
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
@@ -152,7 +166,8 @@ def make_dryrun(
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
         software=_software(_PACKAGES[problem.stack.framework]),
-        ranks=run.memories(recipe),
+        ranks=tuple(memory_of(one, settings, run.limit, rank) for rank, one in recorded),
+        times=_times(problem, recipe, recorded),
         estimated_peak=None if estimate is None else estimate.choices[0].memory.peak,
         unestimated=alone_known(asked),
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
@@ -223,6 +238,22 @@ class _Runs:
         memories = self.memories(recipe)
         fits = all(memory.out_of_memory is None for memory in memories)
         return fits, max(memory.reserved_peak for memory in memories)
+
+
+def _times(problem: Problem, recipe: Any, recorded: Sequence[tuple[int, Recording]]) -> tuple[RankTime, ...]:
+    """Of programs that copy to the host, update there or gather on other streams none yet."""
+    operations = (one for _, recording in recorded for one in recording.operations)
+    if problem.stack.framework != TRANSFORMERS or any(one.stream for one in operations):
+        return ()
+    device = Device(problem.cluster.accelerator, rates_of(problem.cluster)[0])
+    host = _host(problem)
+    return tuple(time_of(recording, device, host, recipe.num_microbatches) for _, recording in recorded)
+
+
+def _host(problem: Problem) -> HostRates:
+    """What issues operations: the stack's factor is of the processors that are not x86."""
+    grace = problem.cluster.accelerator.host is HostProcessor.GRACE
+    return load_host_rates().slower(problem.stack.host.grace if grace else 1.0)
 
 
 def allocator_limit(problem: Problem, asked: Question, estimate: Plan | None = None) -> int:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
-from planner.dryrun.recording import Holds, Operation, Phase, Recording, Shape
+from planner.dryrun.recording import Holds, HostWork, Operation, Phase, Recording, Shape
 from planner.dryrun.values import Values
 
 
@@ -39,6 +39,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._modules = [""]
         self._module_of = dict[int, str]()  # by number of the backward function
         self._threads = set[bool]()
+        self._views = self._entered = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -51,17 +52,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         known, out = self._values.answered(func, args)
         if not known:
             out = func(*args, **named)
-        made = [out] if isinstance(out, torch.Tensor) else _tensors(out)
+        made = _tensors(out)
         if not known:
             self._values.follow(func, args, named, made)
-        if not self._beside and func.namespace not in _BESIDE:
-            if made and all(map(self._is_host, made)):
-                for one in made:
-                    self._host_block_of(one)
-                return out
-            module = self._module()
-            if not func.is_view:
-                self._write(func, args, module, made)
+        if self._beside or func.namespace in _BESIDE:
+            return out
+        module = self._module()
+        if func.is_view:
+            self._views += 1
+        elif made and all(map(self._is_host, made)):
+            for one in made:
+                self._host_block_of(one)
+        else:
+            self._write(func, args, module, made)
         return out
 
     def as_one(self, name: str, function: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -70,9 +73,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
             return function(*args)
         with self.beside():
             out = function(*args)
-        self._write(
-            name, tuple(args), self._module(), [out] if isinstance(out, torch.Tensor) else _tensors(out)
-        )
+        self._write(name, tuple(args), self._module(), _tensors(out))
         return out
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
@@ -156,6 +157,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
                 handle.remove()
 
     def _enter_module(self, module: Any, _: Any) -> None:
+        self._entered += 1
         self._modules.append(self._names.get(id(module), self._modules[-1]))
 
     def _leave_module(self, *_: Any) -> None:
@@ -174,11 +176,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         recording = self.recording
         number, first = len(recording.operations), len(recording.trace)
         name = str(func)
-        taken = tuple(_shape(one) for one in args if isinstance(one, torch.Tensor))
+        shape = _shape if name in PRODUCTS else _held_shape
+        taken = tuple(shape(one) for arg in args for one in _tensors(arg))
+        schema = getattr(func, "_schema", None)  # none of what is run as one
+        written = made or (
+            _tensors(args[0]) if schema and schema.is_mutable else []
+        )  # lists are changed in place
+        given = tuple(_shape(one) for one in written)
+        node = torch._C._current_autograd_node()
+        by_autograd = node is not None and len(self._modules) == 1  # else a module is run again for it
+        host = HostWork(self._views, self._entered, by_autograd)
+        self._views = self._entered = 0
         recording.operations.append(
-            Operation(name, module, self.phase, first, taken, tuple(_shape(one) for one in made), self.stream)
+            Operation(
+                name,
+                module,
+                self.phase,
+                first,
+                taken,
+                given,
+                self.stream,
+                _flags(name, args),
+                _alike(args, written),
+                host,
+            )
         )
-        forward = torch._C._current_autograd_node() is None  # the backward pass has a thread of its own
+        forward = node is None  # the backward pass has a thread of its own
         if name in PRODUCTS and forward not in self._threads:
             self._threads.add(forward)
             recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
@@ -238,12 +261,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._blocks[key] = kept, block
 
 
-def _tensors(out: Any) -> list[Any]:
-    return [one for one in out if isinstance(one, torch.Tensor)] if isinstance(out, (tuple, list)) else []
+def _tensors(value: Any) -> list[Any]:
+    """A tensor, or those of a list."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [one for one in value if isinstance(one, torch.Tensor)] if isinstance(value, (tuple, list)) else []
+
+
+def _flags(name: str, args: tuple[Any, ...]) -> tuple[bool, ...]:
+    """Of a product, which of its tensors lie transposed in memory; of others, what is asked for as yes or no."""
+    if name in PRODUCTS:
+        return tuple(one.dim() > 1 and one.stride(-1) != 1 for arg in args for one in _tensors(arg))
+    return tuple(arg for arg in args if arg is True or arg is False)
+
+
+def _alike(args: tuple[Any, ...], written: list[Any]) -> bool:
+    """Do all tensors of several values that an operation meets have one shape, and lie alike and densely in memory?"""
+    met = [one for arg in args for one in _tensors(arg) if one.dim()] + written
+    if not met:
+        return True
+    first = met[0]
+    shape, stride = first.shape, first.stride()
+    last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    dense = last + 1 == first.numel()
+    return dense and all(one.shape == shape and one.stride() == stride for one in met[1:])
 
 
 def _shape(tensor: Any) -> Shape:
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+
+def _held_shape(tensor: Any) -> Shape:
+    """The shape in memory, where what `expand` repeats lies once."""
+    shape, dtype = _shape(tensor)
+    stride = tensor.stride()
+    return (
+        tuple(n if step else 1 for n, step in zip(shape, stride, strict=True)) if 0 in stride else shape
+    ), dtype
 
 
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 from planner.dryrun.allocator.trace import Trace
 
@@ -37,10 +38,24 @@ Shape = tuple[tuple[int, ...], str]
 """Dimensions of a tensor and its number format."""
 
 
+class HostWork(NamedTuple):
+    """What the host does from one operation to the next: views made, modules entered; `by_autograd`: is it PyTorch's
+    engine that runs the backward pass?"""
+
+    views: int = 0
+    modules: int = 0
+    by_autograd: bool = False
+
+
+NO_WORK: Final = HostWork()
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation that ran: `first`: the number of events before it; `stream`: the queue of the device that it went
-    to, 0 but for what FSDP gathers and sums."""
+    """One operation that ran: `first`: the number of events before it; `taken`: what `expand` repeats once, but of
+    products; `stream`: the queue of the device that it went to, 0 but for what FSDP gathers and sums; `flags`: of a
+    product, which of the tensors that it takes lie transposed in memory, of others the arguments that are yes or no;
+    `alike`: do all of its tensors have one shape, and lie alike and densely in memory?"""
 
     name: str
     module: str
@@ -49,6 +64,9 @@ class Operation:
     taken: tuple[Shape, ...]
     given: tuple[Shape, ...]
     stream: int = 0
+    flags: tuple[bool, ...] = ()
+    alike: bool = True
+    host: HostWork = NO_WORK
 
 
 @dataclass

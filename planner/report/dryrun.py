@@ -17,23 +17,25 @@ from planner.dryrun.beside_snapshot import Beside
 from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
 from planner.dryrun.recording import Phase
+from planner.dryrun.timing.step import RankTime
 from planner.report.snapshot import snapshot_facts, snapshot_section
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.report.words import dumped, texts
 from planner.spec.verdict import MemoryVerdict
-from planner.units import GIB, format_capacity
+from planner.units import GIB, format_capacity, format_time
 
 _STYLES: Final = {MemoryVerdict.FITS: "bold green", MemoryVerdict.BORDERLINE: "bold yellow"}
 _RANK_COLUMNS: Final = ("rank", "allocated [GiB]", "reserved [GiB]", "peak in", "verdict")
 _ROWS: Final = 12  # of what is alive
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = 72
+_TIMES: Final = ("step", "forward", "backward", "optimizer")
 _MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
 
 
 def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
-    """The dry run as plain data: amounts in bytes. `beside`: the run of a snapshot."""
-    worst = found.worst
+    """The dry run as plain data: amounts in bytes, times in seconds. `beside`: the run of a snapshot."""
+    worst, slowest = found.worst, found.slowest
     return {
         "kind": "dryrun",
         "planner_version": __version__,
@@ -42,6 +44,7 @@ def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
         "reserved_peak": worst.reserved_peak,
         "host_peak": worst.host_peak,
         "limit": worst.limit,
+        **{f"{name}_time": slowest and getattr(slowest, name) for name in _TIMES},
         "phase": str(worst.phase),
         "operation": worst.operation,
         "module": worst.module,
@@ -56,6 +59,7 @@ def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
         "largest_micro_batch": found.largest_micro_batch,
         "longest_sequence": found.longest_sequence,
         "ranks": [_rank_facts(rank) for rank in found.ranks],
+        "times": [asdict(time) for time in found.times],
         "snapshot": None if beside is None else snapshot_facts(beside),
         "assumptions": dumped(found.assumptions),
     }
@@ -79,6 +83,8 @@ def dryrun_document(found: DryRun, beside: Beside | None = None) -> RenderableTy
     )
     blocks: list[RenderableType] = [prose(head, _STYLES.get(worst.verdict, "bold red"))]
     blocks.append(section("Peak", labelled(_peak(found))))
+    if found.slowest is not None:
+        blocks.append(section("Time of a step", labelled(_times(found.slowest))))
     blocks.append(section("Allocated over a step (f forward, b backward, o optimizer)", prose(_drawn(worst))))
     blocks.append(
         section("Held at the peak [GiB]", listing(("what", "made in", "GiB", "blocks"), _held(worst.alive)))
@@ -124,6 +130,16 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
     if worst.helped_by:
         rows.insert(1, ("would fit with", " or ".join(worst.helped_by), "as --alloc-conf"))
     return rows
+
+
+def _times(time: RankTime) -> list[tuple[str, str, str]]:
+    waits = max(1.0 - time.busy / time.step, 0.0)
+    return [
+        ("step", format_time(time.step), f"the device waits for the host {waits:.0%} of it"),
+        ("forward", format_time(time.forward), ""),
+        ("backward", format_time(time.backward), ""),
+        ("optimizer", format_time(time.optimizer), "with clipping"),
+    ]
 
 
 def _estimate(found: DryRun) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
-from planner.dryrun.recording import Holds, Recording
+from planner.dryrun.recording import Holds, Operation, Phase, Recording
 from planner.errors import InputError, UnsupportedError
 
 pytestmark = pytest.mark.slow
@@ -140,6 +140,42 @@ def test_update_by_foreach_kernels_has_temporaries() -> None:
     fused = memory(replace(PLAIN, update=Update.ADAMW_FUSED))
     foreach = memory(replace(PLAIN, update=Update.ADAMW_FOREACH))
     assert foreach.operations > fused.operations
+
+
+def test_operations_say_what_their_time_depends_on() -> None:
+    found = recorded(PLAIN)
+    step = [one for one in found.operations if one.first >= found.second_step]
+    ahead, back, update = ([one for one in step if one.phase is phase] for phase in list(Phase)[1:])
+
+    def turned(operations: list[Operation]) -> set[tuple[bool, ...]]:
+        return {one.flags for one in operations if one.name == "aten.mm.default"}
+
+    assert turned(ahead) == {(False, True)}  # weights lie as they are stored
+    assert turned(back) == {(False, False), (True, False)}
+    (causal,) = {one.flags for one in ahead if "attention" in one.name}
+    assert causal == (True,)
+    multiplied = [one for one in ahead if one.name == "aten.mul.Tensor" and len(one.taken) == 2]
+    assert {one.alike for one in multiplied} == {
+        True,
+        False,
+    }  # the gate by the rest, and weights of norms by rows
+    assert sum(one.host.views for one in ahead) > 2 * 20
+    assert sum(one.host.modules for one in ahead) > 2 * 10
+    assert not any(one.host.by_autograd for one in ahead)
+    assert sum(one.host.by_autograd for one in back) > 0.9 * len(back)
+    tensors = 2 * 9 + 3
+    # gradients are clipped by kernels over lists, as on CUDA
+    listed = {one.name: (len(one.taken), len(one.given)) for one in update if len(one.taken) > 1}
+    assert listed["aten._foreach_norm.Scalar"] == (tensors, tensors)
+    assert listed["aten._foreach_mul_.Tensor"] == (tensors + 1, tensors)
+    assert listed["aten._fused_adamw_.default"] == (5 * tensors, tensors)
+
+
+def test_layers_run_again_are_issued_by_their_modules() -> None:
+    found = recorded(replace(PLAIN, checkpointing=Checkpointing.NON_REENTRANT))
+    again = [one for one in found.operations if one.phase is Phase.BACKWARD and not one.host.by_autograd]
+    assert sum(one.name == "aten.silu.default" for one in again) >= 2
+    assert sum(one.host.modules for one in again) > 2 * 10
 
 
 def test_micro_batches_after_the_first_find_gradients() -> None:

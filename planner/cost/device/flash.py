@@ -34,6 +34,11 @@ _BACKWARD_RATES: Final = (
     * 1e12
     / _UNITS
 )
+# cuDNN's attention of PyTorch 2.11 on an H100 against its table, by length and head width: 12 causal shapes, of which
+# some were repeated 200 times; of the others the host's 20 us forward and 50 us backward are taken off.
+_CUDNN_LENGTHS: Final = np.log2([1024.0, 4096.0, 16384.0])
+_CUDNN_FORWARD: Final = np.array([[0.95, 1.1, 1.09], [1.15, 1.14, 1.2]]).T
+_CUDNN_BACKWARD: Final = np.array([[1.07, 1.25, 1.18], [1.25, 1.14, 1.18]]).T
 # FlashAttention in Triton against FlashAttention-2, which is 1.3 to 1.5 times as fast forward and about twice backward
 # on A100 (Dao 2023, arXiv 2307.08691, section 4.1).
 TRITON_SLOWDOWN: Final = (1.4, 2.0)
@@ -62,3 +67,23 @@ def flash_2_rates(span: Quantity, width: Quantity) -> tuple[Quantity, Quantity]:
     """
     at, axes = (np.log2(span), np.log2(width)), (_LENGTHS, _WIDTHS)
     return interpolate(axes, _FORWARD_RATES, at), interpolate(axes, _BACKWARD_RATES, at)
+
+
+def runs_cudnn(capability: int, d_qk: int, d_v: int) -> bool:
+    """Does PyTorch take cuDNN's attention, in 16 bits, with a mask or without?
+
+    From 2.11 on it does first where that is later than 9.15, on compute capability 9 and 10 (`capability`: its first
+    number), of heads no wider than 128, or of 192 for queries and 128 for values (pytorch/pytorch@001f694
+    aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`, `check_cudnn_tensor_shapes`;
+    of 256 from cuDNN 9.23 on, which is left out).
+    """
+    return capability in (9, 10) and (max(d_qk, d_v) <= 128 or (d_qk, d_v) == (192, 128))
+
+
+def cudnn_slowdown(span: Quantity, width: Quantity) -> tuple[Quantity, Quantity]:
+    """Time of cuDNN's attention under PyTorch over that of the tables' kernels on Hopper, forward and backward [1].
+
+    `span` and `width` as in `flash_2_slowdown`, held beyond 1,024 to 16,384 keys. Validity: Blackwell is taken alike.
+    """
+    at, axes = (np.log2(span), np.log2(width)), (_CUDNN_LENGTHS, _WIDTHS)
+    return interpolate(axes, _CUDNN_FORWARD, at), interpolate(axes, _CUDNN_BACKWARD, at)

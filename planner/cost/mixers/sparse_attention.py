@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.cost.device.kernels import FP32_SHARE
 from planner.cost.flops import (
     compressed_keys,
     scored_keys,
@@ -57,8 +58,6 @@ SCORE_SHARE: Final = 0.6
 # more reaches 0.27 to 0.55 on H100 and H200 (glm5_topk_module_perf.parquet). torch.topk is taken to read six times.
 TOP_K_SHARE: Final = 0.4
 TORCH_TOP_K_SHARE: Final = TOP_K_SHARE / 6
-# Share of the fp32 peak of products that PyTorch does in fp32; unverified. It keeps to fp32 where nobody allows TF32.
-FP32_SHARE: Final = 0.8
 # Bytes an fp32 score of one head and pair of the indexer is moved by PyTorch: made, rectified, weighed, summed up
 # (dsa_cudnn_kernels.py _compute_indexer_scores_chunk_with_global_rows; dsa.py _compute_index_scores).
 SCORE_PASSES: Final = 32.0

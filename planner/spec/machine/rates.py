@@ -86,6 +86,20 @@ class AttentionTable:
         return self.log2_span, self.log2_rows, self.log2_head_dim
 
 
+@dataclass(frozen=True)
+class MovingRates:
+    """How fast operations of PyTorch move bytes beside those of `memory_efficiency` (`cost.device.moved`).
+
+    `apart`, `lists`, `fused`: fraction of the memory bandwidth by bytes of a value, 2 or 4; `cache_gain`: bandwidth
+    where the L2 cache holds what is read, over the other [1].
+    """
+
+    apart: Mapping[int, float]
+    lists: Mapping[int, float]
+    fused: Mapping[int, float]
+    cache_gain: float
+
+
 @dataclass(frozen=True, eq=False)
 class KernelRates:
     """What one accelerator's kernels reach.
@@ -112,6 +126,7 @@ class KernelRates:
     launch_latency: float
     compute_units: int
     sustained_fraction: float
+    moving: MovingRates
     kin: str = ""
     note: str = ""
     unverified: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.loader import load_kernel_rates
-from planner.cost.device.flash import flash_2_rates, flash_2_slowdown
+from planner.cost.device.flash import cudnn_slowdown, flash_2_rates, flash_2_slowdown, runs_cudnn
 from planner.cost.device.kernels import Roofline, attention_time
 from planner.spec.config import ConfigTable, ParallelConfig
 from tests.problems import costs, dense_model, problem
@@ -87,3 +87,29 @@ def test_heads_of_longer_sequences_than_were_measured_fill_a_device_as_more_head
 
     assert rate(4.0, 131072.0) == pytest.approx(rate(32.0, 16384.0), rel=1e-6)
     assert rate(4.0, 131072.0) > 1.03 * rate(4.0, 16384.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "forward", "backward"),  # batch, length, heads, heads of keys, width; seconds under torch 2.11
+    [
+        ((2, 4096, 32, 8, 64), 387e-6, 1160e-6),
+        ((1, 16384, 32, 8, 64), 2385e-6, 6367e-6),
+        ((2, 4096, 32, 8, 128), 538e-6, 1679e-6),
+        ((1, 8192, 32, 8, 128), 1027e-6, 3007e-6),
+        ((1, 16384, 8, 1, 128), 1028e-6, 2800e-6),
+    ],
+)
+def test_cudnn_on_h100(shape: tuple[int, ...], forward: float, backward: float) -> None:
+    batch, length, heads, kv, width = shape
+    table = attention_time(batch, length, length, heads, kv, width, width, True, ROOFLINE)
+    told = np.multiply(table, cudnn_slowdown(float(length), float(width)))
+    assert told == pytest.approx([forward, backward], rel=0.06)
+    assert (np.multiply(table, flash_2_slowdown(float(length), float(width))) > 1.1 * told).all()
+
+
+def test_pytorch_takes_cudnn_where_it_has_the_width() -> None:
+    assert runs_cudnn(9, 128, 128)
+    assert runs_cudnn(10, 192, 128)
+    assert not runs_cudnn(9, 256, 256)
+    assert not runs_cudnn(8, 128, 128)
+    assert not runs_cudnn(12, 128, 128)
