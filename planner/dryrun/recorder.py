@@ -39,6 +39,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         if func is _DEVICE:  # asked more often than all else together
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
         named = kwargs or {}
+        if _picks_by_mask(func, args):
+            args = args[0], self._as_places(args[1]), *args[2:]
         known, out = self._values.answered(func, args)
         if not known:
             out = func(*args, **named)
@@ -48,6 +50,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         if func.namespace not in _BESIDE and not func.is_view:
             self._write(func, args, named, made)
         return out
+
+    def _as_places(self, indices: Sequence[Any]) -> list[Any]:
+        """Indices with the places where masks are set in place of the masks, which is how they are looked up."""
+        found = []
+        for index in indices:
+            if index is None or index.dtype != torch.bool:
+                found.append(index)
+            else:
+                places = self.__torch_dispatch__(_NONZERO, (), (index,))
+                found += [
+                    self.__torch_dispatch__(_SELECT, (), (places, 1, dim)) for dim in range(index.dim())
+                ]
+        return found
 
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are."""
@@ -123,6 +138,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         return block
 
 
+def _picks_by_mask(func: Any, args: tuple[Any, ...]) -> bool:
+    """Does an operation look places up that a mask sets, as indexing and its gradient do?"""
+    adds = func in _INDEX_PUT and args[3:4] == (True,)
+    return (func is _INDEX or adds) and any(one is not None and one.dtype == torch.bool for one in args[1])
+
+
 def _tensors(out: Any) -> list[Any]:
     return [one for one in out if isinstance(one, torch.Tensor)] if isinstance(out, (tuple, list)) else []
 
@@ -133,4 +154,8 @@ def _shape(tensor: Any) -> Shape:
 
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
 _DEVICE: Final = torch.ops.prim.device.default
+_NONZERO: Final = torch.ops.aten.nonzero.default
+_SELECT: Final = torch.ops.aten.select.int
+_INDEX: Final = torch.ops.aten.index.Tensor
+_INDEX_PUT: Final = (torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
 _DTYPES: Final = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}

@@ -6,7 +6,9 @@ loading of weights, which is over before the first step.
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.initialization import no_init_weights
 
 from planner.dryrun.autocast import cuda_policies
+from planner.dryrun.loaded import cast_as_loaded
 from planner.dryrun.on_cuda import cuda_branches
 from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Update
 from planner.dryrun.recorder import Recorder
@@ -27,6 +30,12 @@ from planner.dryrun.values import Values
 from planner.errors import InputError, PlannerError, UnsupportedError
 
 _TRACED: Final = "is_tracing"
+_BESIDE_TOKENS: Final = (
+    "pixel_values",
+    "_features",
+    "_states",
+)  # names of what some models are given as well
+_SPECIAL: Final = ("_token_id", "_token_index", "_index")  # names of tokens with a meaning
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -38,15 +47,17 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     config = _config_of(recipe)
     recorder = Recorder(Values(_experts(config)), capability)
     with _on_device(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        model = None
         try:
             model = _built(recipe, config, recorder)
             with _not_traced():
                 _step_twice(recipe, model, config, recorder)
         except PlannerError:
             raise
-        except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
-            must = f"a dry run needs a model whose step runs on tensors without data, here {recipe.name}'s"
-            raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
+        except (
+            Exception
+        ) as error:  # whatever the library's own code, or an operation without shapes, ends with
+            raise _refusal(recipe, model, error) from error
         end = len(recorder.recording.trace)
     recorder.recording.end = end
     del model
@@ -88,13 +99,13 @@ def _not_traced() -> Iterator[None]:
 
 
 def _config_of(recipe: Recipe) -> Any:
-    fields = dict(recipe.config)
+    fields = copy.deepcopy(dict(recipe.config))  # some classes take fields out of what is inside
     kind = fields.pop("model_type", None)
     try:
         config = transformers.AutoConfig.for_model(kind, **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         must = f"transformers {transformers.__version__} must know the configuration of {recipe.name}"
-        raise InputError(must, f"model_type {kind!r}: {_first_line(error)}") from error
+        raise InputError(must, f"model_type {kind!r}: {_in_short(error)}") from error
     config.use_cache = False
     if recipe.experts is not None:
         config._experts_implementation = recipe.experts
@@ -102,8 +113,11 @@ def _config_of(recipe: Recipe) -> Any:
 
 
 def _experts(config: Any) -> int:
+    """How many experts a layer has, by the text's own configuration or one inside it; 0 where there are none."""
     text = config.get_text_config()
-    return next((int(getattr(text, name)) for name in _EXPERTS if getattr(text, name, None)), 0)
+    parts = (text, *(one for one in vars(text).values() if isinstance(one, transformers.PreTrainedConfig)))
+    found = (getattr(part, name, None) for part in parts for name in _EXPERTS)
+    return next((one for one in found if isinstance(one, int) and one), 0)
 
 
 def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
@@ -117,6 +131,7 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
             )
     finally:
         torch.set_default_dtype(torch.float32)
+    cast_as_loaded(model, held)
     model.tie_weights()
     recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     if recipe.adapters is not None:
@@ -149,7 +164,7 @@ def _with_adapters(recipe: Recipe, model: Any) -> Any:
 def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = _optimizer(recipe.update, trained)
-    tokens = torch.randint(0, config.get_text_config().vocab_size, (recipe.micro_batch, recipe.seq_len))
+    tokens = torch.full((recipe.micro_batch, recipe.seq_len), _plain_token(config))
     recorder.hold([tokens], Holds.INPUT)
     autocast = recipe.weights.autocast
     dtype = getattr(torch, autocast or "bfloat16")
@@ -177,10 +192,30 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
         optimizer.zero_grad(set_to_none=True)
 
 
+def _plain_token(config: Any) -> int:
+    """The first token that stands for no padding, end, image or the like."""
+    parts = (config, config.get_text_config())
+    named = [value for part in parts for name, value in vars(part).items() if name.endswith(_SPECIAL)]
+    special = {one for value in named for one in (value if isinstance(value, list) else [value])}
+    return next(token for token in range(len(special) + 1) if token not in special)
+
+
 def _optimizer(update: Update, trained: list[Any]) -> Any:
     fused = update is Update.ADAMW_FUSED
     return torch.optim.AdamW(trained, lr=1e-5, fused=fused or None, foreach=None if fused else True)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:300] or "no message"
+def _refusal(recipe: Recipe, model: Any, error: Exception) -> UnsupportedError:
+    """What is said of a model that could not be built (None), or whose step did not end."""
+    given = f"{type(error).__name__}: {_in_short(error)}"
+    if model is None:
+        must = f"a dry run needs a model that transformers {transformers.__version__} can build of {recipe.name}'s"
+        return UnsupportedError(f"{must} configuration", given)
+    names = inspect.signature(model.forward).parameters
+    others = [one for one in names if one.endswith(_BESIDE_TOKENS) and not one.startswith("output_")]
+    must = f"a dry run needs a model whose step runs on tokens without data, here {recipe.name}'s"
+    return UnsupportedError(must, given, f"it is not given {', '.join(others)}" if others else "")
+
+
+def _in_short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or "no message"

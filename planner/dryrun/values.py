@@ -2,7 +2,8 @@
 
 Numbers that follow from no data, such as positions, masks, angles and counts, are computed beside the fake ones, so
 that a program asks them as it does on a device. What follows from weights or activations has no value: experts are
-chosen evenly, and any other question about it is refused. Left out: large tensors.
+chosen evenly, whether all of it is as it should be is affirmed, and any other question about it is refused. Left out:
+large tensors.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ LARGEST_REAL: Final = 2**20
 _VALUE: Final = "_planner_value"
 _ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _NONZERO: Final = torch.ops.aten.nonzero.default
+_CHECKS: Final = (torch.ops.aten.all.default, torch.ops.aten.all.dim)
 _CHOOSES: Final = (torch.ops.aten.topk.default, torch.ops.aten.argmax.default)
 
 
@@ -55,6 +57,9 @@ class Values:
                     delattr(one, _VALUE)
             if func in _CHOOSES and self.experts and args[0].shape[-1] == self.experts:
                 self._deal(out[-1])
+            if func in _CHECKS:
+                with unset_fake_temporarily():
+                    give_value(out[-1], torch.ones(out[-1].shape, dtype=torch.bool))
             return
         args, kwargs = tree_map_only(torch.Tensor, _value, (args, kwargs))
         with unset_fake_temporarily():
@@ -74,11 +79,7 @@ class Values:
                 return value.item()
         if tensor.dtype == torch.bool:
             return False  # as of losses that are not finite, and experts beyond the last
-        raise UnsupportedError(
-            "a dry run needs a step whose shapes do not follow from activations",
-            f"a {str(tensor.dtype).removeprefix('torch.')} that the program reads",
-            "run a model or an implementation without it",
-        )
+        raise _unknown(f"a {str(tensor.dtype).removeprefix('torch.')} that the program reads")
 
     def _places(self, mask: Any) -> Any:
         """Where a mask is set: of experts that got tokens all, and of tokens an expert's even share."""
@@ -88,6 +89,8 @@ class Values:
                 places = value.nonzero()
             elif mask.dim() == 1 and self.experts <= mask.numel() <= self.experts + 1:  # one more for padding
                 places = torch.arange(self.experts)[:, None]
+            elif not self.experts:
+                raise _unknown("how many places of a mask are set")
             else:
                 places = None
         share = (mask.numel() // max(self.experts, 1), mask.dim())
@@ -95,6 +98,13 @@ class Values:
         if places is not None:
             give_value(found, places)
         return found
+
+
+def _unknown(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        "a dry run needs a step whose shapes do not follow from activations", f"{what} follows from them",
+        "run a model or an implementation without it",
+    )  # fmt: skip
 
 
 def _value(tensor: Any) -> Any:

@@ -169,6 +169,48 @@ def test_experts_get_even_shares_of_the_tokens(experts: str) -> None:
         assert TOKENS * 2 // 8 in {one.given[0][0][0] for one in products if one.module.endswith("experts")}
 
 
+def test_grouped_products_of_fp32_weights_run_as_cuda_runs_them() -> None:
+    """Autocast leaves them alone, so that they are products of fp32, a group after the other."""
+    mixture = TINY | {
+        "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 66,
+        "head_dim": 64,
+    }  # fmt: skip
+    found = recorded(Recipe(mixture, "mixture", 2, 512, weights=Weights.AMP_BF16))
+    products = [one for one in found.operations if one.name == "aten._grouped_mm.default"]
+    assert {dtype for one in products for _, dtype in one.given} == {"float32"}
+
+
+def test_masks_are_looked_up_where_their_values_are_known() -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from planner.dryrun.recorder import Recorder
+    from planner.dryrun.values import Values
+
+    recorder = Recorder(Values(0), HOPPER)
+    with FakeTensorMode(), recorder:
+        rows = torch.ones(8, 4, requires_grad=True)
+        picked = rows[torch.arange(8) > 4]
+        picked.sum().backward()
+        assert picked.shape == (3, 4)
+        with pytest.raises(UnsupportedError, match="how many places of a mask are set"):
+            rows[torch.rand(8) > 0.5]
+        assert torch.isfinite(torch.rand(8)).all()  # what should hold of data is taken to hold
+    names = [one.name for one in recorder.recording.operations]
+    assert names.index("aten.nonzero.default") < names.index("aten.index.Tensor")
+
+
+def test_a_configuration_is_left_as_it_is_given() -> None:
+    given = {
+        "model_type": "musicgen",
+        "text_encoder": {"model_type": "t5"},
+        "audio_encoder": {"model_type": "encodec"},
+    }
+    with pytest.raises(UnsupportedError, match="can build"):
+        recorded(Recipe(given, "music", 1, 16))
+    assert given["text_encoder"] == {"model_type": "t5"}
+
+
 def test_a_configuration_that_the_library_does_not_know_is_refused() -> None:
     with pytest.raises(InputError, match="no-such-model"):
         recorded(Recipe({"model_type": "no-such-model"}, "unknown", 1, 16))
