@@ -3,9 +3,9 @@ what they keep when they run with values?
 
     python -m benchmarks.dry_run_classes [TYPE ...] [--json OUT] [--write]
 
-A tiny model of each type (`tiny_configs.py`), one sequence of 64 tokens, in bf16 as a GPU would run it, and under
-autocast where that fails. Then the same model in fp32 with eager attention and without dropout, where a CPU and a GPU run
-the same operations: once dry, once with values, its saved tensors counted by
+A tiny model of each type (`tiny_configs.py`), one sequence of 32 tokens, in bf16 as a GPU would run it, and under
+autocast where that fails. Then the same model in fp32 with eager attention and without dropout, where a CPU and a GPU
+run the same operations: once dry, once with values, its saved tensors counted by
 `torch.autograd.graph.saved_tensors_hooks`. Left out: whether peaks are right, which `dry_runs.py` judges.
 """
 
@@ -32,7 +32,7 @@ from planner.dryrun.recipe import Recipe, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.errors import PlannerError
 
-TOKENS: Final = 64
+TOKENS: Final = 32
 FEW: Final = (
     1024  # bytes: constants that a program makes of Python's numbers are no operations, and not counted
 )

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
 from planner.dryrun.recording import Holds, Operation, Phase, Recording, Shape
-from planner.dryrun.values import Values
+from planner.dryrun.values import Values, forget_value
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
@@ -68,6 +68,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         """Write down tensors that are there already, and what they are."""
         for tensor in tensors:
             self.recording.kinds[self._block_of(tensor)] = kind
+            if isinstance(tensor, torch.nn.Parameter):
+                forget_value(tensor)
 
     def name_modules(self, model: Any) -> None:
         """Have operations of a model's modules carry their names."""

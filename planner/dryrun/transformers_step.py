@@ -103,7 +103,7 @@ def _config_of(recipe: Recipe) -> Any:
     kind = fields.pop("model_type", None)
     try:
         config = transformers.AutoConfig.for_model(kind, **fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # each class checks its fields in its own way
         must = f"transformers {transformers.__version__} must know the configuration of {recipe.name}"
         raise InputError(must, f"model_type {kind!r}: {_in_short(error)}") from error
     config.use_cache = False

@@ -31,6 +31,12 @@ def give_value(fake: Any, value: Any) -> None:
     setattr(fake, _VALUE, value)
 
 
+def forget_value(fake: Any) -> None:
+    """Say that it is not known what a fake tensor holds."""
+    if hasattr(fake, _VALUE):
+        delattr(fake, _VALUE)
+
+
 class Values:
     """Values of the small tensors of a run; `experts`: of a layer, 0 where there are none."""
 
@@ -53,8 +59,7 @@ class Values:
         taken = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if any(_value(one) is None for one in taken) or torch.Tag.nondeterministic_seeded in func.tags:
             for one in _changed(func, args) if changes else ():
-                if hasattr(one, _VALUE):
-                    delattr(one, _VALUE)
+                forget_value(one)
             if func in _CHOOSES and self.experts and args[0].shape[-1] == self.experts:
                 self._deal(out[-1])
             if func in _CHECKS:
@@ -79,7 +84,7 @@ class Values:
                 return value.item()
         if tensor.dtype == torch.bool:
             return False  # as of losses that are not finite, and experts beyond the last
-        raise _unknown(f"a {str(tensor.dtype).removeprefix('torch.')} that the program reads")
+        raise _unknown(f"a value in {str(tensor.dtype).removeprefix('torch.')} that the program reads")
 
     def _places(self, mask: Any) -> Any:
         """Where a mask is set: of experts that got tokens all, and of tokens an expert's even share."""
@@ -102,7 +107,7 @@ class Values:
 
 def _unknown(what: str) -> UnsupportedError:
     return UnsupportedError(
-        "a dry run needs a step whose shapes do not follow from activations", f"{what} follows from them",
+        "a dry run needs a step whose shapes do not follow from activations", f"{what} follows from activations",
         "run a model or an implementation without it",
     )  # fmt: skip
 

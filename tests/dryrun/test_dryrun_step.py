@@ -201,14 +201,13 @@ def test_masks_are_looked_up_where_their_values_are_known() -> None:
 
 
 def test_a_configuration_is_left_as_it_is_given() -> None:
-    given = {
-        "model_type": "musicgen",
-        "text_encoder": {"model_type": "t5"},
-        "audio_encoder": {"model_type": "encodec"},
-    }
+    inside = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}, "decoder": {}}
+    given = {"model_type": "musicgen"} | inside
     with pytest.raises(UnsupportedError, match="can build"):
         recorded(Recipe(given, "music", 1, 16))
     assert given["text_encoder"] == {"model_type": "t5"}
+    with pytest.raises(InputError, match="must know the configuration"):
+        recorded(Recipe({"model_type": "musicgen"}, "music", 1, 16))
 
 
 def test_a_configuration_that_the_library_does_not_know_is_refused() -> None:
