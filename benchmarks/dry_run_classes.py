@@ -112,11 +112,10 @@ def without_dropout(fields: dict[str, Any]) -> dict[str, Any]:
 def _dropout_off(config: Any, fields: dict[str, Any]) -> dict[str, Any]:
     found = dict[str, Any]()
     for name, value in vars(config).items():
-        if isinstance(value, float) and ("drop" in name):
+        if isinstance(value, float) and "drop" in name:
             found[name] = 0.0
-        elif hasattr(value, "to_dict") and name in config.sub_configs:
-            inside = fields.get(name, {})
-            found[name] = inside | _dropout_off(value, inside)
+        elif name in fields and name in config.sub_configs:
+            found[name] = fields[name] | _dropout_off(value, fields[name])
     return found
 
 

@@ -19,9 +19,7 @@ def cast_as_loaded(model: Any, held: Any) -> None:
     kept = set(getattr(model, "_keep_in_fp32_modules_strict", None) or () if held != torch.float32 else ())
     if held == torch.float16:
         kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    kept_names = re.compile(
-        "|".join(re.escape(name).replace(r"\\*", ".*") for name in sorted(kept)) or "(?!)"
-    )
+    kept_names = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in sorted(kept)) or "(?!)")
     for prefix, module in model.named_modules():
         for name, weight in list(module._parameters.items()):
             if weight is None or not weight.is_floating_point():

@@ -200,6 +200,49 @@ def test_masks_are_looked_up_where_their_values_are_known() -> None:
     assert names.index("aten.nonzero.default") < names.index("aten.index.Tensor")
 
 
+def test_weights_have_no_values() -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from planner.dryrun.recorder import Recorder
+    from planner.dryrun.values import Values
+
+    recorder = Recorder(Values(0), HOPPER)
+    with FakeTensorMode(), recorder:
+        weight = torch.nn.Parameter(torch.ones(4))
+        recorder.hold([weight], Holds.WEIGHTS)
+        with pytest.raises(UnsupportedError, match="float32 that the program reads"):
+            weight.sum().item()
+        assert torch.ones(4).sum().item() == 4
+
+
+@pytest.mark.parametrize(
+    ("held", "formats"),
+    [
+        ("bfloat16", ["bfloat16", "float32", "bfloat16", "bfloat16"]),
+        ("float16", ["float16", "float32", "float16", "float32"]),
+        ("float32", ["float32"] * 4),
+    ],
+)
+def test_weights_have_the_format_that_they_are_loaded_in(held: str, formats: list[str]) -> None:
+    import torch
+
+    from planner.dryrun.loaded import cast_as_loaded
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    model._keep_in_fp32_modules, model._keep_in_fp32_modules_strict = ["1.bias"], ["0.b*s"]
+    cast_as_loaded(model, getattr(torch, held))
+    assert [str(one.dtype) for one in model.parameters()] == [f"torch.{name}" for name in formats]
+
+
+def test_tokens_have_no_meaning_of_their_own() -> None:
+    transformers = pytest.importorskip("transformers")
+    from planner.dryrun.transformers_step import _plain_token
+
+    config = transformers.LlamaConfig(pad_token_id=0, bos_token_id=1, eos_token_id=[2, 4])
+    assert _plain_token(config) == 3
+
+
 def test_a_configuration_is_left_as_it_is_given() -> None:
     inside = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}, "decoder": {}}
     given = {"model_type": "musicgen"} | inside
