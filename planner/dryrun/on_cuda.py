@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from torch._decomp import decomposition_table
 
 aten: Final = torch.ops.aten
+_LOG_SOFTMAX: Final = aten._log_softmax.default
 _HALVES: Final = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD: Final = 256  # of the flash kernel
 _ALIGNED: Final = 16  # of a mask's last dimension
@@ -29,6 +31,7 @@ def cuda_branches() -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     functional, plain = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
     apply = torch.nn.Module._apply
+    decomposed = decomposition_table.pop(_LOG_SOFTMAX)  # which makes fp32 of fp16 alone
     try:
         for name, func in (
             ("softmax.int", _softmax),
@@ -37,6 +40,7 @@ def cuda_branches() -> Iterator[None]:
         ):
             library.impl(name, func, "AutogradCPU")
         library.impl("_grouped_mm", _grouped_product, "Meta")
+        library.impl("_log_softmax", _log_softmax_shape, "Meta")
         functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = _attention(
             plain
         )
@@ -45,6 +49,7 @@ def cuda_branches() -> Iterator[None]:
     finally:
         functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = plain
         torch.nn.Module._apply = apply
+        decomposition_table[_LOG_SOFTMAX] = decomposed
         library._destroy()
 
 
@@ -58,6 +63,11 @@ def _log_softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
     if dtype == torch.float32 and tensor.dtype in _HALVES:
         return aten._log_softmax(tensor, dim, True)
     return aten._log_softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
+
+
+def _log_softmax_shape(tensor: Any, dim: int, in_fp32: bool) -> Any:
+    dtype = torch.float32 if in_fp32 else tensor.dtype
+    return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _dropout(tensor: Any, share: float, train: bool) -> Any:

@@ -35,6 +35,7 @@ _BESIDE_TOKENS: Final = (
     "_features",
     "_states",
 )  # names of what some models are given as well
+_IDLE_EXPERTS: Final = "zero_expert_num"
 _SPECIAL: Final = ("_token_id", "_token_index", "_index")  # names of tokens with a meaning
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -113,11 +114,13 @@ def _config_of(recipe: Recipe) -> Any:
 
 
 def _experts(config: Any) -> int:
-    """How many experts a layer has, by the text's own configuration or one inside it; 0 where there are none."""
-    text = config.get_text_config()
+    """How many experts a layer has, by the text's own configuration or one inside it, with those that do nothing; 0
+    where there are none."""
+    text = config.get_text_config(decoder=True)
     parts = (text, *(one for one in vars(text).values() if isinstance(one, transformers.PreTrainedConfig)))
     found = (getattr(part, name, None) for part in parts for name in _EXPERTS)
-    return next((one for one in found if isinstance(one, int) and one), 0)
+    experts = next((one for one in found if isinstance(one, int) and one), 0)
+    return experts + (getattr(text, _IDLE_EXPERTS, 0) or 0)
 
 
 def _built(recipe: Recipe, config: Any, recorder: Recorder) -> Any:
@@ -194,7 +197,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
 
 def _plain_token(config: Any) -> int:
     """The first token that stands for no padding, end, image or the like."""
-    parts = (config, config.get_text_config())
+    parts = (config, config.get_text_config(decoder=True))
     named = [value for part in parts for name, value in vars(part).items() if name.endswith(_SPECIAL)]
     special = {one for value in named for one in (value if isinstance(value, list) else [value])}
     return next(token for token in range(len(special) + 1) if token not in special)
