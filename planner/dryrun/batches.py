@@ -17,22 +17,22 @@ from planner.dryrun.recipe import Recipe
 from planner.dryrun.values import give_value
 
 
-def inputs_of(recipe: Recipe, vocabulary: int) -> dict[str, Any]:
-    """Arguments of the model's forward pass."""
+def inputs_of(recipe: Recipe, token: int) -> dict[str, Any]:
+    """Arguments of the model's forward pass; `token`: one that stands for text."""
     rows, length, texts = recipe.micro_batch, recipe.seq_len, recipe.texts
     if texts is None:
-        tokens = torch.randint(0, vocabulary, (rows, length))
+        tokens = torch.full((rows, length), token)
         return {"input_ids": tokens, "labels": tokens}
     if not texts.packed:
-        return _padded(rows, length, texts.mean, vocabulary)
-    return _packed(rows * length, texts.mean, vocabulary)
+        return _padded(rows, length, texts.mean, token)
+    return _packed(rows * length, texts.mean, token)
 
 
-def _padded(rows: int, length: int, mean: int, vocabulary: int) -> dict[str, Any]:
+def _padded(rows: int, length: int, mean: int, token: int) -> dict[str, Any]:
     """One text is as long as the longest of all, which a step has to have room for; the others are of the mean."""
     tokens, labels = (
-        torch.randint(0, vocabulary, (rows, length)),
-        torch.randint(0, vocabulary, (rows, length)),
+        torch.full((rows, length), token),
+        torch.full((rows, length), token),
     )
     with unset_fake_temporarily():
         ends = torch.tensor([length] + (rows - 1) * [mean])
@@ -40,9 +40,9 @@ def _padded(rows: int, length: int, mean: int, vocabulary: int) -> dict[str, Any
     return {"input_ids": tokens, "attention_mask": known(mask), "labels": labels}
 
 
-def _packed(length: int, mean: int, vocabulary: int) -> dict[str, Any]:
+def _packed(length: int, mean: int, token: int) -> dict[str, Any]:
     """All texts of the micro-batch, end to end in one row."""
-    tokens, labels = torch.randint(0, vocabulary, (1, length)), torch.randint(0, vocabulary, (1, length))
+    tokens, labels = torch.full((1, length), token), torch.full((1, length), token)
     with unset_fake_temporarily():
         starts = torch.arange(0, length, mean, dtype=torch.int32)
         ends = torch.cat([starts, torch.tensor([length], dtype=torch.int32)])

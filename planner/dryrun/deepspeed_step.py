@@ -26,10 +26,11 @@ from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.transformers_step import (
     _config_of,
     _experts,
-    _first_line,
+    _in_short,
     _not_traced,
     _on_device,
     _prepared,
+    plain_token,
 )
 from planner.dryrun.values import Values
 from planner.errors import InputError, PlannerError, UnsupportedError, install_hint
@@ -68,7 +69,7 @@ def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Record
             must = (
                 f"a dry run needs a step that DeepSpeed {deepspeed.__version__} runs on tensors without data"
             )
-            raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
+            raise UnsupportedError(must, f"{type(error).__name__}: {_in_short(error)}") from error
         del model
         gc.collect()
     return recorder.recording
@@ -189,7 +190,7 @@ def _step_twice(deepspeed: Any, recipe: Recipe, model: Any, config: Any, recorde
         model=model, config=settings, optimizer=torch.optim.AdamW(trained, lr=1e-5, fused=True)
     )
     size = (recipe.micro_batch, recipe.seq_len)
-    tokens = torch.randint(0, config.get_text_config().vocab_size, size, device=_DEVICE)
+    tokens = torch.full(size, plain_token(config), device=_DEVICE)
     recorder.hold([tokens], Holds.INPUT)
     for step in range(2):
         if step:

@@ -3,8 +3,9 @@
 Some ask for the device: softmax in fp32 of 16 bits is one kernel on CUDA, dropout keeps a mask of bytes, attention
 takes the first of its kernels that can. Sources: pytorch/pytorch aten/src/ATen/native/SoftMax.cpp (`softmax`),
 Dropout.cpp (`is_fused_kernel_acceptable`), transformers/cuda/sdp_utils.cpp (`can_use_flash_attention`,
-`can_use_mem_efficient_attention`), transformers/attention.cpp (`pad_bias`). Left out: attention by cuDNN, whose results
-are as large as those of the flash kernel.
+`can_use_mem_efficient_attention`), transformers/attention.cpp (`pad_bias`), GroupedMMUtils.h and cuda/GroupedBlas.cpp
+(`_grouped_mm_cuda`: grouped products of fp32 and fp16, which CUDA runs group by group, and PyTorch's table of shapes
+lacks). Left out: attention by cuDNN, whose results are as large as those of the flash kernel.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 
 aten: Final = torch.ops.aten
+_LOG_SOFTMAX: Final = aten._log_softmax.default
 _HALVES: Final = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD: Final = 256  # of the flash kernel
 _ALIGNED: Final = 16  # of a mask's last dimension
+_ROW: Final = 16  # bytes that rows of a grouped product are a multiple of
 
 
 @contextmanager
@@ -29,6 +33,7 @@ def cuda_branches() -> Iterator[None]:
     functional, plain = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
     apply = torch.nn.Module._apply
     foreach_types = torch.utils._foreach_utils._foreach_supported_types
+    decomposed = decomposition_table.pop(_LOG_SOFTMAX)  # which makes fp32 of fp16 alone
     try:
         foreach_types.append(FakeTensor)  # gradients are clipped by kernels over lists
         for name, func in (
@@ -37,6 +42,8 @@ def cuda_branches() -> Iterator[None]:
             ("dropout", _dropout),
         ):
             library.impl(name, func, "AutogradCPU")
+        library.impl("_grouped_mm", _grouped_product, "Meta")
+        library.impl("_log_softmax", _log_softmax_shape, "Meta")
         functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = _attend
         torch.nn.Module._apply = _apply
         yield
@@ -44,6 +51,7 @@ def cuda_branches() -> Iterator[None]:
         functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = plain
         torch.nn.Module._apply = apply
         foreach_types.remove(FakeTensor)
+        decomposition_table[_LOG_SOFTMAX] = decomposed
         library._destroy()
 
 
@@ -59,10 +67,31 @@ def _log_softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
     return aten._log_softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
 
 
+def _log_softmax_shape(tensor: Any, dim: int, in_fp32: bool) -> Any:
+    dtype = torch.float32 if in_fp32 else tensor.dtype
+    return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+
+
 def _dropout(tensor: Any, share: float, train: bool) -> Any:
     if not share or not train or not tensor.numel():
         return tensor
     return aten.native_dropout(tensor, share, train)[0]
+
+
+def _grouped_product(left: Any, right: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Products of groups of rows (with `right` of three dimensions), of columns, or of a batch; rows padded."""
+    flat, plain = left.dim() == 2, right.dim() == 2
+    if flat and plain:
+        size = [offs.shape[0], left.shape[0], right.shape[1]]
+    elif flat or plain:
+        size = [left.shape[0 if flat else 1], right.shape[-1]]
+    else:
+        size = [left.shape[0], left.shape[1], right.shape[-1]]
+    dtype = out_dtype or left.dtype
+    aligned = _ROW // dtype.itemsize
+    row = -(-size[-1] // aligned) * aligned
+    strides = [row, 1] if len(size) == 2 else [size[1] * row, row, 1]
+    return left.new_empty_strided(size, strides, dtype=dtype)
 
 
 def _attend(

@@ -16,6 +16,7 @@ class Weights(StrEnum):
 
     BF16 = "bf16"
     FP16 = "fp16"
+    FP32 = "fp32"
     AMP_BF16 = "fp32 under bf16 autocast"
     AMP_FP16 = "fp32 under fp16 autocast"
 

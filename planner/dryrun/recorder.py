@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
 from planner.dryrun.recording import Holds, HostWork, Operation, Phase, Recording, Shape
-from planner.dryrun.values import Values
+from planner.dryrun.values import Values, forget_value
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
@@ -49,6 +49,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         if self.composed and not self.composed.isdisjoint(types):
             return NotImplemented
         named = kwargs or {}
+        if _picks_by_mask(func, args):
+            args = args[0], self._as_places(args[1]), *args[2:]
         known, out = self._values.answered(func, args)
         if not known:
             out = func(*args, **named)
@@ -76,11 +78,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._write(name, tuple(args), self._module(), _tensors(out))
         return out
 
+    def _as_places(self, indices: Sequence[Any]) -> list[Any]:
+        """Indices with the places where masks are set in place of the masks, which is how they are looked up."""
+        found = []
+        for index in indices:
+            if index is None or index.dtype != torch.bool:
+                found.append(index)
+            else:
+                places = self.__torch_dispatch__(_NONZERO, (), (index,))
+                found += [
+                    self.__torch_dispatch__(_SELECT, (), (places, 1, dim)) for dim in range(index.dim())
+                ]
+        return found
+
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are; nothing of what is run beside."""
         if self._beside:
             return
         for tensor in tensors:
+            if isinstance(tensor, torch.nn.Parameter):
+                forget_value(tensor)
             local = getattr(tensor, "_local_tensor", tensor)
             if not self._is_host(local):
                 self.recording.kinds[self._block_of(local)] = kind
@@ -261,6 +278,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._blocks[key] = kept, block
 
 
+def _picks_by_mask(func: Any, args: tuple[Any, ...]) -> bool:
+    """Does an operation look places up that a mask sets, as indexing and its gradient do?"""
+    adds = func in _INDEX_PUT and args[3:4] == (True,)
+    return (func is _INDEX or adds) and any(one is not None and one.dtype == torch.bool for one in args[1])
+
+
 def _tensors(value: Any) -> list[Any]:
     """A tensor, or those of a list."""
     if isinstance(value, torch.Tensor):
@@ -302,4 +325,8 @@ def _held_shape(tensor: Any) -> Shape:
 
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
 _DEVICE: Final = torch.ops.prim.device.default
+_NONZERO: Final = torch.ops.aten.nonzero.default
+_SELECT: Final = torch.ops.aten.select.int
+_INDEX: Final = torch.ops.aten.index.Tensor
+_INDEX_PUT: Final = (torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default)
 _DTYPES: Final = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}

@@ -6,7 +6,9 @@ loading of weights, which is over before the first step.
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
 import sys
 import warnings
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from transformers.initialization import no_init_weights
 from planner.dryrun.autocast import cuda_policies
 from planner.dryrun.batches import inputs_of
 from planner.dryrun.flash_attention import flash_attention
+from planner.dryrun.loaded import cast_as_loaded
 from planner.dryrun.on_cuda import cuda_branches
 from planner.dryrun.quantized import quantize
 from planner.dryrun.recipe import MOST_MICROBATCHES, Checkpointing, Recipe, Sharding
@@ -34,6 +37,13 @@ from planner.errors import InputError, PlannerError, UnsupportedError, install_h
 
 _TRACED: Final = "is_tracing"
 _HALF: Final = 16
+_BESIDE_TOKENS: Final = (
+    "pixel_values",
+    "_features",
+    "_states",
+)  # names of what some models are given as well
+_IDLE_EXPERTS: Final = "zero_expert_num"
+_SPECIAL: Final = ("_token_id", "_token_index", "_index")  # names of tokens with a meaning
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -52,15 +62,17 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         FakeTensorMode(allow_non_fake_inputs=True),
         recorder,
     ):
+        model = None
         try:
             model = _built(recipe, config, recorder, undone)
             with _not_traced():
                 _step_twice(recipe, model, _task(recipe, model, config, recorder, undone), recorder)
         except PlannerError:
             raise
-        except Exception as error:  # whatever the model's own code, or an operation without shapes, ends with
-            must = f"a dry run needs a model whose step runs on tensors without data, here {recipe.name}'s"
-            raise UnsupportedError(must, f"{type(error).__name__}: {_first_line(error)}") from error
+        except (
+            Exception
+        ) as error:  # whatever the library's own code, or an operation without shapes, ends with
+            raise _refusal(recipe, model, error) from error
         del model
         gc.collect()
     return recorder.recording
@@ -120,13 +132,13 @@ def _not_traced() -> Iterator[None]:
 
 
 def _config_of(recipe: Recipe) -> Any:
-    fields = dict(recipe.config)
+    fields = copy.deepcopy(dict(recipe.config))  # some classes take fields out of what is inside
     kind = fields.pop("model_type", None)
     try:
         config = transformers.AutoConfig.for_model(kind, **fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # each class checks its fields in its own way
         must = f"transformers {transformers.__version__} must know the configuration of {recipe.name}"
-        raise InputError(must, f"model_type {kind!r}: {_first_line(error)}") from error
+        raise InputError(must, f"model_type {kind!r}: {_in_short(error)}") from error
     config.use_cache = False
     if recipe.experts is not None:
         config._experts_implementation = recipe.experts
@@ -134,8 +146,13 @@ def _config_of(recipe: Recipe) -> Any:
 
 
 def _experts(config: Any) -> int:
-    text = config.get_text_config()
-    return next((int(getattr(text, name)) for name in _EXPERTS if getattr(text, name, None)), 0)
+    """How many experts a layer has, by the text's own configuration or one inside it, with those that do nothing; 0
+    where there are none."""
+    text = config.get_text_config(decoder=True)
+    parts = (text, *(one for one in vars(text).values() if isinstance(one, transformers.PreTrainedConfig)))
+    found = (getattr(part, name, None) for part in parts for name in _EXPERTS)
+    experts = next((one for one in found if isinstance(one, int) and one), 0)
+    return experts + (getattr(text, _IDLE_EXPERTS, 0) or 0)
 
 
 def _built(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
@@ -204,6 +221,7 @@ def _made(recipe: Recipe, config: Any, held: Any) -> Any:
             )
     finally:
         torch.set_default_dtype(torch.float32)
+    cast_as_loaded(model, held)
     model.tie_weights()
     return model
 
@@ -211,7 +229,7 @@ def _made(recipe: Recipe, config: Any, held: Any) -> Any:
 def _task(recipe: Recipe, model: Any, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
     """What a step's passes are run for: `begin`, of a step, and `loss`, of a micro-batch."""
     if recipe.objective is None:
-        inputs = inputs_of(recipe, config.get_text_config().vocab_size)
+        inputs = inputs_of(recipe, plain_token(config))
         return SimpleNamespace(
             inputs=inputs, begin=lambda micro_batches: None, loss=lambda: model(**inputs).loss
         )
@@ -276,5 +294,25 @@ def _synchronising(recipe: Recipe, model: Any, last: bool) -> AbstractContextMan
     return accumulating(recipe, model)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:300] or "no message"
+def plain_token(config: Any) -> int:
+    """The first token that stands for no padding, end, image or the like."""
+    parts = (config, config.get_text_config(decoder=True))
+    named = [value for part in parts for name, value in vars(part).items() if name.endswith(_SPECIAL)]
+    special = {one for value in named for one in (value if isinstance(value, list) else [value])}
+    return next(token for token in range(len(special) + 1) if token not in special)
+
+
+def _refusal(recipe: Recipe, model: Any, error: Exception) -> UnsupportedError:
+    """What is said of a model that could not be built (None), or whose step did not end."""
+    given = f"{type(error).__name__}: {_in_short(error)}"
+    if model is None:
+        must = f"a dry run needs a model that transformers {transformers.__version__} can build of {recipe.name}'s"
+        return UnsupportedError(f"{must} configuration", given)
+    names = inspect.signature(model.forward).parameters
+    others = [one for one in names if one.endswith(_BESIDE_TOKENS) and not one.startswith("output_")]
+    must = f"a dry run needs a model whose step runs on tokens without data, here {recipe.name}'s"
+    return UnsupportedError(must, given, f"it is not given {', '.join(others)}" if others else "")
+
+
+def _in_short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or "no message"

@@ -2,7 +2,8 @@
 
 Numbers that follow from no data, such as positions, masks, angles and counts, are computed beside the fake ones, so
 that a program asks them as it does on a device. What follows from weights or activations has no value: experts are
-chosen evenly, and any other question about it is refused. Left out: large tensors.
+chosen evenly, whether all of it is as it should be is affirmed, and any other question about it is refused. Left out:
+large tensors.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ _ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.
 _INDEX: Final = torch.ops.aten.index.Tensor
 _SELECT: Final = torch.ops.aten.masked_select.default
 _NONZERO: Final = torch.ops.aten.nonzero.default
+_CHECKS: Final = (torch.ops.aten.all.default, torch.ops.aten.all.dim)
 _CHOOSES: Final = (torch.ops.aten.topk.default, torch.ops.aten.argmax.default)
 
 
 def give_value(fake: Any, value: Any) -> None:
     """Say what a fake tensor holds."""
     setattr(fake, _VALUE, value)
+
+
+def forget_value(fake: Any) -> None:
+    """Say that it is not known what a fake tensor holds."""
+    if hasattr(fake, _VALUE):
+        delattr(fake, _VALUE)
 
 
 class Values:
@@ -56,10 +64,12 @@ class Values:
         taken = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if any(_value(one) is None for one in taken) or torch.Tag.nondeterministic_seeded in func.tags:
             for one in _changed(func, args) if changes else ():
-                if hasattr(one, _VALUE):
-                    delattr(one, _VALUE)
+                forget_value(one)
             if func in _CHOOSES and self.experts and args[0].shape[-1] == self.experts:
                 self._deal(out[-1])
+            if func in _CHECKS:
+                with unset_fake_temporarily():
+                    give_value(out[-1], torch.ones(out[-1].shape, dtype=torch.bool))
             return
         args, kwargs = tree_map_only(torch.Tensor, _value, (args, kwargs))
         with unset_fake_temporarily():
@@ -81,11 +91,7 @@ class Values:
             return False  # as of losses that are not finite, and experts beyond the last
         if self.reported:
             return 1.0
-        raise UnsupportedError(
-            "a dry run needs a step whose shapes do not follow from activations",
-            f"a {str(tensor.dtype).removeprefix('torch.')} that the program reads",
-            "run a model or an implementation without it",
-        )
+        raise _unknown(f"a value in {str(tensor.dtype).removeprefix('torch.')} that the program reads")
 
     def _places(self, mask: Any) -> Any:
         """Where a mask is set: of experts that got tokens all, and of tokens an expert's even share."""
@@ -95,6 +101,8 @@ class Values:
                 places = value.nonzero()
             elif mask.dim() == 1 and self.experts <= mask.numel() <= self.experts + 1:  # one more for padding
                 places = torch.arange(self.experts)[:, None]
+            elif not self.experts:
+                raise _unknown("how many places of a mask are set")
             else:
                 places = None
         share = (mask.numel() // max(self.experts, 1), mask.dim())
@@ -114,6 +122,13 @@ def _chosen(func: Any, args: tuple[Any, ...]) -> Any:
         number = int(value.sum())
     rest = () if func is _SELECT else tensor.shape[mask.dim() :]
     return torch.empty((number, *rest), dtype=tensor.dtype)
+
+
+def _unknown(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        "a dry run needs a step whose shapes do not follow from activations", f"{what} follows from activations",
+        "run a model or an implementation without it",
+    )  # fmt: skip
 
 
 def _value(tensor: Any) -> Any:

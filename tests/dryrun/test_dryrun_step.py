@@ -205,6 +205,90 @@ def test_experts_get_even_shares_of_the_tokens(experts: str) -> None:
         assert TOKENS * 2 // 8 in {one.given[0][0][0] for one in products if one.module.endswith("experts")}
 
 
+def test_grouped_products_of_fp32_weights_run_as_cuda_runs_them() -> None:
+    """Autocast leaves them alone, so that they are products of fp32, a group after the other."""
+    mixture = TINY | {
+        "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 66,
+        "head_dim": 64,
+    }  # fmt: skip
+    found = recorded(Recipe(mixture, "mixture", 2, 512, weights=Weights.AMP_BF16))
+    products = [one for one in found.operations if one.name == "aten._grouped_mm.default"]
+    assert {dtype for one in products for _, dtype in one.given} == {"float32"}
+
+
+def test_masks_are_looked_up_where_their_values_are_known() -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from planner.dryrun.recorder import Recorder
+    from planner.dryrun.values import Values
+
+    recorder = Recorder(Values(0), HOPPER)
+    with FakeTensorMode(), recorder:
+        rows = torch.ones(8, 4, requires_grad=True)
+        picked = rows[torch.arange(8) > 4]
+        picked.sum().backward()
+        assert picked.shape == (3, 4)
+        with pytest.raises(UnsupportedError, match="how many places of a mask are set"):
+            rows[torch.rand(8) > 0.5]
+        assert torch.isfinite(torch.rand(8)).all()  # what should hold of data is taken to hold
+    names = [one.name for one in recorder.recording.operations]
+    assert names.index("aten.nonzero.default") < names.index("aten.index.Tensor")
+
+
+def test_weights_have_no_values() -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from planner.dryrun.recorder import Recorder
+    from planner.dryrun.values import Values
+
+    recorder = Recorder(Values(0), HOPPER)
+    with FakeTensorMode(), recorder:
+        weight = torch.nn.Parameter(torch.ones(4))
+        recorder.hold([weight], Holds.WEIGHTS)
+        with pytest.raises(UnsupportedError, match="float32 that the program reads"):
+            weight.sum().item()
+        assert torch.ones(4).sum().item() == 4
+
+
+@pytest.mark.parametrize(
+    ("held", "formats"),
+    [
+        ("bfloat16", ["bfloat16", "float32", "bfloat16", "bfloat16"]),
+        ("float16", ["float16", "float32", "float16", "float32"]),
+        ("float32", ["float32"] * 4),
+    ],
+)
+def test_weights_have_the_format_that_they_are_loaded_in(held: str, formats: list[str]) -> None:
+    import torch
+
+    from planner.dryrun.loaded import cast_as_loaded
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    model._keep_in_fp32_modules, model._keep_in_fp32_modules_strict = ["1.bias"], ["0.b*s"]
+    cast_as_loaded(model, getattr(torch, held))
+    assert [str(one.dtype) for one in model.parameters()] == [f"torch.{name}" for name in formats]
+
+
+def test_tokens_have_no_meaning_of_their_own() -> None:
+    transformers = pytest.importorskip("transformers")
+    from planner.dryrun.transformers_step import plain_token
+
+    config = transformers.LlamaConfig(pad_token_id=0, bos_token_id=1, eos_token_id=[2, 4])
+    assert plain_token(config) == 3
+
+
+def test_a_configuration_is_left_as_it_is_given() -> None:
+    inside = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}, "decoder": {}}
+    given = {"model_type": "musicgen"} | inside
+    with pytest.raises(UnsupportedError, match="can build"):
+        recorded(Recipe(given, "music", 1, 16))
+    assert given["text_encoder"] == {"model_type": "t5"}
+    with pytest.raises(InputError, match="must know the configuration"):
+        recorded(Recipe({"model_type": "musicgen"}, "music", 1, 16))
+
+
 def test_a_configuration_that_the_library_does_not_know_is_refused() -> None:
     with pytest.raises(InputError, match="no-such-model"):
         recorded(Recipe({"model_type": "no-such-model"}, "unknown", 1, 16))

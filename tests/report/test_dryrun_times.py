@@ -21,7 +21,7 @@ MEMORY = RankMemory(
 )  # fmt: skip
 TIME = RankTime(step=0.2, forward=0.06, backward=0.12, optimizer=0.02, busy=0.15)
 FOUND = DryRun(
-    "tiny", "h100-sxm-80g", 1, "dp1", "transformers-2026", {}, (MEMORY,), None, None, None, (), (TIME,)
+    "tiny", "h100-sxm-80g", 1, "dp1", "transformers-2026", {}, (MEMORY,), None, (), None, None, (), (TIME,)
 )
 
 
