@@ -40,6 +40,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._module_of = dict[int, str]()  # by number of the backward function
         self._threads = set[bool]()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled where it is entered, so that no call needs to be kept from it."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -115,7 +120,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
     def name_modules(self, model: Any) -> None:
         """Have operations of a model's modules carry their names."""
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self._names = {id(module): name.replace(_WRAPPER, "") for name, module in model.named_modules()}
 
     @contextmanager
     def modules_followed(self) -> Iterator[None]:
@@ -161,6 +166,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
                 self._block_of(one, number)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
         for block in inside:
+            recording.kinds[block] = Holds.WORKSPACE
             recording.trace.free(block)
 
     def _allocate(self, size: int, operation: int) -> int:
@@ -220,6 +226,7 @@ def _shape(tensor: Any) -> Shape:
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
+_WRAPPER: Final = "_checkpoint_wrapped_module."  # of PyTorch's checkpoint_wrapper
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
 _DEVICE: Final = torch.ops.prim.device.default
 _DTYPES: Final = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.int64: "int64"}
