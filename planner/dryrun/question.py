@@ -5,8 +5,10 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
@@ -27,11 +29,14 @@ from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Update, Weights
 from planner.dryrun.recording import Recording
+from planner.dryrun.torchtitan_recipe import TitanRecipe, titan_recipe_of
 from planner.errors import InputError, UnsupportedError, install_hint
+from planner.frameworks.layout import chunk_layers
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_model import hf_fields, load_model
+from planner.spec.planfile import Choice
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
@@ -53,6 +58,8 @@ _TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
     AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
     AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),
 }
+
+AnyRecipe = Recipe | TitanRecipe
 
 
 @dataclass(frozen=True)
@@ -99,16 +106,17 @@ def make_dryrun(
     unsaid: tuple[Finding, ...] = ()
     if asked.stack is None:
         asked, unsaid = replace(asked, stack=STACK), (finding("default_stack", stack=STACK),)
-    asked, peak, positions = _known(asked, fields)
+    asked, choice, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    recipe = recipe_of(problem, config, name, fields)
+    recipe: AnyRecipe = (
+        _titan_recipe(problem, config, choice)
+        if problem.stack.framework == _TITAN
+        else recipe_of(problem, config, name, fields)
+    )
+    software = _OTHERS.get(problem.stack.framework, _TRANSFORMERS)
     run = _Runs(
-        _step(problem.stack.framework),
-        _capability(problem),
-        settings,
-        allocator_limit(problem, asked),
-        positions,
+        software.recorder(), _capability(problem), settings, allocator_limit(problem, asked), positions
     )
     return DryRun(
         model=name,
@@ -116,17 +124,17 @@ def make_dryrun(
         devices=problem.cluster.num_devices,
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
-        software=_software(["deepspeed"] if problem.stack.framework == DEEPSPEED else ["peft"]),
-        ranks=(run.memory(recipe),),
-        estimated_peak=peak,
+        software=software.versions(),
+        ranks=tuple(run.memory(one, rank) for rank, one in recipe.roles()),
+        estimated_peak=None if choice is None else choice.memory.peak,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
         longest_sequence=run.longest_sequence(recipe) if longest else None,
         assumptions=(*unsaid, *assumed, *defaults),
     )
 
 
-def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float | None, int]:
-    """The question as planner can read it, the peak that it estimates [bytes], and rows of learned positions.
+def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Choice | None, int]:
+    """The question as planner can read it, what it estimates, and rows of learned positions.
 
     Of a model that planner has no reader for, everything but the model: it takes the place of one that it has, which
     one device runs as it runs any. Raises `InputError` for an illegal configuration.
@@ -141,7 +149,7 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, float 
     if estimate.violations:
         broken = estimate.violations[0]
         raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
-    return asked, estimate.choices[0].memory.peak, model.position_rows
+    return asked, estimate.choices[0], model.position_rows
 
 
 @dataclass(frozen=True)
@@ -149,31 +157,32 @@ class _Runs:
     """Dry runs on one device: `limit` is what its allocator can have [bytes]; `positions`: learned ones of the model, 0
     where there are none."""
 
-    record: Callable[[Recipe, tuple[int, int]], Recording]
+    record: Callable[[Any, tuple[int, int]], Recording]
     capability: tuple[int, int]
     settings: AllocatorSettings
     limit: int
     positions: int
 
-    def memory(self, recipe: Recipe) -> RankMemory:
-        return memory_of(self.record(recipe, self.capability), self.settings, self.limit)
+    def memory(self, recipe: AnyRecipe, rank: int = 0) -> RankMemory:
+        return memory_of(self.record(recipe, self.capability), self.settings, self.limit, rank)
 
-    def largest_micro_batch(self, recipe: Recipe) -> int:
+    def largest_micro_batch(self, recipe: AnyRecipe) -> int:
         def peak(number: int) -> tuple[bool, float]:
-            return self._peak(replace(recipe, micro_batch=number))
+            return self._peak(recipe.sized(number, recipe.seq_len))
 
         return largest_that_fits(peak, recipe.micro_batch, self.limit, MOST_SEQUENCES)
 
-    def longest_sequence(self, recipe: Recipe) -> int:
+    def longest_sequence(self, recipe: AnyRecipe) -> int:
         def peak(number: int) -> tuple[bool, float]:
-            return self._peak(replace(recipe, seq_len=number * LENGTHS))
+            return self._peak(recipe.sized(recipe.micro_batch, number * LENGTHS))
 
         most = (self.positions or MOST_TOKENS) // LENGTHS
         return LENGTHS * largest_that_fits(peak, recipe.seq_len // LENGTHS, self.limit, most)
 
-    def _peak(self, recipe: Recipe) -> tuple[bool, float]:
-        memory = self.memory(recipe)
-        return memory.out_of_memory is None, memory.reserved_peak
+    def _peak(self, recipe: AnyRecipe) -> tuple[bool, float]:
+        """Of all ranks that differ."""
+        each = [self.memory(one, rank) for rank, one in recipe.roles()]
+        return all(one.out_of_memory is None for one in each), max(one.reserved_peak for one in each)
 
 
 def allocator_limit(problem: Problem, asked: Question) -> int:
@@ -249,27 +258,49 @@ def _capability(problem: Problem) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _step(framework: str) -> Any:
-    try:
-        from planner.dryrun.transformers_step import record_step
+@dataclass(frozen=True)
+class _Software:
+    """What runs a step: the module and its function, its packages, and the extra that brings them."""
 
-        if framework == DEEPSPEED:
-            from planner.dryrun.deepspeed_step import record_deepspeed_step
+    module: str
+    function: str
+    packages: tuple[str, ...]
+    extra: str = "dryrun"
 
-            return record_deepspeed_step
-    except ImportError as error:
-        must = "a dry run needs PyTorch and transformers"
-        raise InputError(must, str(error), install_hint("dryrun")) from error
-    return record_step
-
-
-def _software(beside: Sequence[str]) -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in ("torch", "transformers", *beside):
+    def recorder(self) -> Callable[[Any, tuple[int, int]], Recording]:
+        """The function. Raises `InputError` where a package is missing."""
         try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+            with warnings.catch_warnings(action="ignore"):  # of what they use themselves
+                module = import_module(f"planner.dryrun.{self.module}")
+        except ImportError as error:
+            must = f"a dry run needs PyTorch and {self.packages[1]}"
+            raise InputError(must, str(error), install_hint(self.extra)) from error
+        found: Callable[[Any, tuple[int, int]], Recording] = getattr(module, self.function)
+        return found
+
+    def versions(self) -> dict[str, str]:
+        """Of its packages that are there."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        found = {}
+        for name in self.packages:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                continue
+        return found
+
+
+_TITAN: Final = "torchtitan"
+_TRANSFORMERS: Final = _Software("transformers_step", "record_step", ("torch", "transformers", "peft"))
+_OTHERS: Final = {
+    DEEPSPEED: _Software("deepspeed_step", "record_deepspeed_step", ("torch", "transformers", "deepspeed")),
+    _TITAN: _Software("torchtitan_step", "record_step", ("torch", _TITAN), "frameworks"),
+}
+
+
+def _titan_recipe(problem: Problem, config: ParallelConfig, choice: Choice | None) -> TitanRecipe:
+    """Of torchtitan's stacks, which know their models. Raises `UnsupportedError`."""
+    layers = problem.model.num_layers
+    per_rank, layout = ((), "") if choice is None else (choice.layers_per_stage, choice.layout)
+    return titan_recipe_of(problem, config, chunk_layers(layers, config.pp, config.vpp, per_rank, layout))
