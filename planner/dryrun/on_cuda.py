@@ -1,11 +1,12 @@
 """Which way do PyTorch's own functions go on CUDA, where tensors are fake ones of a CPU?
 
-Some ask for the device: softmax in fp32 of 16 bits is one kernel on CUDA, dropout keeps a mask of bytes, attention
-takes the first of its kernels that can. Sources: pytorch/pytorch aten/src/ATen/native/SoftMax.cpp (`softmax`),
-Dropout.cpp (`is_fused_kernel_acceptable`), transformers/cuda/sdp_utils.cpp (`can_use_flash_attention`,
-`can_use_mem_efficient_attention`), transformers/attention.cpp (`pad_bias`), GroupedMMUtils.h and cuda/GroupedBlas.cpp
-(`_grouped_mm_cuda`: grouped products of fp32 and fp16, which CUDA runs group by group, and PyTorch's table of shapes
-lacks). Left out: attention by cuDNN, whose results are as large as those of the flash kernel.
+Some ask for the device: softmax in fp32 of 16 bits is one kernel on CUDA, as are root-mean-square norms, dropout keeps
+a mask of bytes, attention takes the first of its kernels that can. Sources: pytorch/pytorch aten/src/ATen/native/
+SoftMax.cpp (`softmax`), native_functions.yaml (`_fused_rms_norm`), Dropout.cpp (`is_fused_kernel_acceptable`),
+transformers/cuda/sdp_utils.cpp (`can_use_flash_attention`, `can_use_mem_efficient_attention`),
+transformers/attention.cpp (`pad_bias`), GroupedMMUtils.h and cuda/GroupedBlas.cpp (`_grouped_mm_cuda`: grouped products
+of fp32 and fp16, which CUDA runs group by group, and PyTorch's table of shapes lacks). Left out: attention by cuDNN,
+whose results are as large as those of the flash kernel.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _HALVES: Final = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD: Final = 256  # of the flash kernel
 _ALIGNED: Final = 16  # of a mask's last dimension
 _ROW: Final = 16  # bytes that rows of a grouped product are a multiple of
+_FUSED: Final = {
+    "_fused_rms_norm": torch._decomp.decompositions._fused_rms_norm,
+    "_fused_rms_norm_backward": torch._decomp.decompositions._fused_rms_norm_backward,
+}
 
 
 @contextmanager
@@ -44,6 +49,11 @@ def cuda_branches() -> Iterator[None]:
             library.impl(name, func, "AutogradCPU")
         library.impl("_grouped_mm", _grouped_product, "Meta")
         library.impl("_log_softmax", _log_softmax_shape, "Meta")
+        for (
+            operation,
+            func,
+        ) in _FUSED.items():  # to be there is all that PyTorch asks of them to run them whole
+            library.impl(operation, func, "CPU")
         functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = _attend
         torch.nn.Module._apply = _apply
         yield

@@ -18,6 +18,10 @@ import torch.distributed as distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.debug import (
+    _clear_fast_path_sharding_prop_cache,
+    _clear_python_sharding_prop_cache,
+)
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -48,6 +52,8 @@ def process_of(rank: int, world: int, recorder: Recorder) -> Iterator[None]:
             yield
     finally:
         distributed.destroy_process_group()
+        for forget in (_clear_python_sharding_prop_cache, _clear_fast_path_sharding_prop_cache):
+            forget()  # what is planned holds the groups that were there
 
 
 @contextmanager

@@ -5,9 +5,9 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -38,8 +38,10 @@ from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Sharding, Tex
 from planner.dryrun.recording import Recording
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.step import RankTime, time_of
+from planner.dryrun.torchtitan_recipe import TitanRecipe, titan_recipe_of
 from planner.errors import InputError, UnsupportedError, install_hint
 from planner.frameworks.framework import launch_of
+from planner.frameworks.layout import chunk_layers
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.findings import Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
@@ -56,16 +58,7 @@ STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 TRANSFORMERS: Final = "transformers"  # as stacks name them
 MEGATRON: Final = "megatron"
-_STEPS: Final[Mapping[str, tuple[str, str]]] = {  # module, and what records a step
-    TRANSFORMERS: ("transformers_step", "record_step"),
-    DEEPSPEED: ("deepspeed_step", "record_deepspeed_step"),
-    MEGATRON: ("megatron.step", "record_ranks"),
-}
-_PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
-    TRANSFORMERS: ("torch", "transformers", "peft"),
-    DEEPSPEED: ("torch", "transformers", "deepspeed"),
-    MEGATRON: ("torch", "megatron-core"),
-}
+TORCHTITAN: Final = "torchtitan"
 LENGTHS: Final = 256  # tokens by which sequences are tried
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
@@ -83,6 +76,8 @@ _UPDATES: Final[Mapping[Optimizer, Update]] = {
     Optimizer.ADAFACTOR: Update.ADAFACTOR,
     Optimizer.MUON: Update.MUON,
 }
+
+AnyRecipe = Recipe | MegatronRecipe | TitanRecipe
 
 
 @dataclass(frozen=True)
@@ -141,31 +136,34 @@ def make_dryrun(
     asked, estimate, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    own = estimate if problem.stack.framework == MEGATRON else None
-    recipe: Any
-    if problem.stack.framework != TRANSFORMERS and (alone := alone_known(asked)):
+    framework = problem.stack.framework
+    if framework != TRANSFORMERS and (alone := alone_known(asked)):
         must = f"{', '.join(map(option, alone))} need{'s' * (len(alone) == 1)} a step of transformers"
         raise UnsupportedError(must, problem.stack.name, option("stack", STACK))
-    if problem.stack.framework == MEGATRON:
+    recipe: AnyRecipe
+    if framework == MEGATRON:
         recipe = _megatron(problem, estimate, name)
         assumed = (*assumed, finding("megatron_core_layers", release=RELEASE))
+    elif framework == TORCHTITAN:
+        recipe = _titan(problem, config, estimate)
     else:
         recipe = trained_as(asked, recipe_of(problem, config, name, fields))
+    software = _SOFTWARE[framework]
     run = _Runs(
-        _step(problem.stack.framework),
+        software.recorder(),
         capability_of(problem),
         settings,
-        allocator_limit(problem, asked, own),
+        allocator_limit(problem, asked, estimate if framework == MEGATRON else None),
         positions,
     )
-    recorded = tuple(run.record(recipe, run.capability))
+    recorded = tuple(run.recorded(recipe))
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
         devices=problem.cluster.num_devices,
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
-        software=_software(_PACKAGES[problem.stack.framework]),
+        software=software.versions(),
         ranks=tuple(memory_of(one, settings, run.limit, rank) for rank, one in recorded),
         times=_times(problem, recipe, recorded),
         estimated_peak=None if estimate is None else estimate.choices[0].memory.peak,
@@ -204,43 +202,55 @@ def _megatron(problem: Problem, estimate: Plan | None, name: str) -> MegatronRec
     return megatron_recipe(launch_of(estimate, 0, problem.model, problem.stack), problem.stack)
 
 
+def _titan(problem: Problem, config: ParallelConfig, estimate: Plan | None) -> TitanRecipe:
+    """Of torchtitan's stacks, which know their models. Raises `UnsupportedError`."""
+    layers = problem.model.num_layers
+    choice = None if estimate is None else estimate.choices[0]
+    per_rank, layout = ((), "") if choice is None else (choice.layers_per_stage, choice.layout)
+    return titan_recipe_of(problem, config, chunk_layers(layers, config.pp, config.vpp, per_rank, layout))
+
+
 @dataclass(frozen=True)
 class _Runs:
     """Dry runs on one device: `limit` is what its allocator can have [bytes]; `positions`: learned ones of the model, 0
     where there are none."""
 
-    record: Callable[[Any, tuple[int, int]], Iterable[tuple[int, Recording]]]
+    record: Callable[[Any, tuple[int, int]], Any]
     capability: tuple[int, int]
     settings: AllocatorSettings
     limit: int
     positions: int
 
-    def memories(self, recipe: Any) -> tuple[RankMemory, ...]:
-        return tuple(
-            memory_of(recording, self.settings, self.limit, rank)
-            for rank, recording in self.record(recipe, self.capability)
-        )
+    def recorded(self, recipe: AnyRecipe) -> Iterator[tuple[int, Recording]]:
+        """Ranks that differ, by number."""
+        if isinstance(recipe, MegatronRecipe):
+            yield from self.record(recipe, self.capability)
+            return
+        for rank, one in recipe.roles():
+            yield rank, self.record(one, self.capability)
 
-    def largest_micro_batch(self, recipe: Any) -> int:
+    def largest_micro_batch(self, recipe: AnyRecipe) -> int:
         def peak(number: int) -> tuple[bool, float]:
-            return self._peak(replace(recipe, micro_batch=number))
+            return self._peak(recipe.sized(number, recipe.seq_len))
 
         return largest_that_fits(peak, recipe.micro_batch, self.limit, MOST_SEQUENCES)
 
-    def longest_sequence(self, recipe: Any) -> int:
+    def longest_sequence(self, recipe: AnyRecipe) -> int:
         def peak(number: int) -> tuple[bool, float]:
-            return self._peak(replace(recipe, seq_len=number * LENGTHS))
+            return self._peak(recipe.sized(recipe.micro_batch, number * LENGTHS))
 
         most = (self.positions or MOST_TOKENS) // LENGTHS
         return LENGTHS * largest_that_fits(peak, recipe.seq_len // LENGTHS, self.limit, most)
 
-    def _peak(self, recipe: Any) -> tuple[bool, float]:
-        memories = self.memories(recipe)
-        fits = all(memory.out_of_memory is None for memory in memories)
-        return fits, max(memory.reserved_peak for memory in memories)
+    def _peak(self, recipe: AnyRecipe) -> tuple[bool, float]:
+        """Of all ranks that differ."""
+        each = [memory_of(one, self.settings, self.limit, rank) for rank, one in self.recorded(recipe)]
+        return all(one.out_of_memory is None for one in each), max(one.reserved_peak for one in each)
 
 
-def _times(problem: Problem, recipe: Any, recorded: Sequence[tuple[int, Recording]]) -> tuple[RankTime, ...]:
+def _times(
+    problem: Problem, recipe: AnyRecipe, recorded: Sequence[tuple[int, Recording]]
+) -> tuple[RankTime, ...]:
     """Of programs that copy to the host, update there or gather on other streams none yet."""
     operations = (one for _, recording in recorded for one in recording.operations)
     if problem.stack.framework != TRANSFORMERS or any(one.stream for one in operations):
@@ -355,31 +365,42 @@ def capability_of(problem: Problem) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _step(framework: str) -> Callable[[Any, tuple[int, int]], Iterable[tuple[int, Recording]]]:
-    """What records the ranks of a step; it alone needs the packages. Raises `InputError` where one is missing."""
-    module, name = _STEPS[framework]
-    try:
-        record = getattr(import_module(f"planner.dryrun.{module}"), name)
-    except ImportError as error:
-        named = " and ".join(name for name in _PACKAGES[framework] if name != "peft")
-        must = f"a dry run needs {named}".replace("torch", "PyTorch", 1)
-        raise InputError(must, str(error), install_hint("dryrun")) from error
-    return record if framework == MEGATRON else partial(_one_rank, record)
+@dataclass(frozen=True)
+class _Software:
+    """What runs a step: the module and its function, its packages, and the extra that brings them."""
 
+    module: str
+    function: str
+    packages: tuple[str, ...]
+    extra: str = "dryrun"
 
-def _one_rank(
-    record: Callable[[Any, tuple[int, int]], Recording], recipe: Any, capability: tuple[int, int]
-) -> Iterator[tuple[int, Recording]]:
-    yield 0, record(recipe, capability)
-
-
-def _software(packages: tuple[str, ...]) -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in packages:
+    def recorder(self) -> Callable[[Any, tuple[int, int]], Any]:
+        """The function. Raises `InputError` where a package is missing."""
         try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+            with warnings.catch_warnings(action="ignore"):  # of what they use themselves
+                module = import_module(f"planner.dryrun.{self.module}")
+        except ImportError as error:
+            must = f"a dry run needs PyTorch and {self.packages[1]}"
+            raise InputError(must, str(error), install_hint(self.extra)) from error
+        found: Callable[[Any, tuple[int, int]], Any] = getattr(module, self.function)
+        return found
+
+    def versions(self) -> dict[str, str]:
+        """Of its packages that are there."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        found = {}
+        for name in self.packages:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                continue
+        return found
+
+
+_SOFTWARE: Final[Mapping[str, _Software]] = {
+    TRANSFORMERS: _Software("transformers_step", "record_step", ("torch", "transformers", "peft")),
+    DEEPSPEED: _Software("deepspeed_step", "record_deepspeed_step", ("torch", "transformers", "deepspeed")),
+    MEGATRON: _Software("megatron.step", "record_ranks", ("torch", "megatron-core")),
+    TORCHTITAN: _Software("torchtitan_step", "record_step", ("torch", "torchtitan"), "frameworks"),
+}

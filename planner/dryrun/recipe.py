@@ -6,7 +6,7 @@ Left out: what the step costs (`cost/`); how a question is read (`ask/`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -148,6 +148,14 @@ class Recipe:
     def ranks(self) -> int:
         """All ranks of the step."""
         return self.shards * self.replicas * self.tensor
+
+    def sized(self, micro_batch: int, seq_len: int) -> Recipe:
+        """The same with other micro-batches and sequences."""
+        return replace(self, micro_batch=micro_batch, seq_len=seq_len)
+
+    def roles(self) -> tuple[tuple[int, Recipe], ...]:
+        """Ranks that differ, by number: all run the same."""
+        return ((0, self),)
 
 
 MOST_MICROBATCHES: Final = (

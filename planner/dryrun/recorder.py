@@ -41,6 +41,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._threads = set[bool]()
         self._views = self._entered = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled where it is entered, so that no call needs to be kept from it."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -157,7 +162,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
     def name_modules(self, model: Any, of: str = "") -> None:
         """Have operations of a model's modules carry their names, behind that `of` another model than the first."""
-        self._names |= {id(module): of + name for name, module in model.named_modules()}
+        self._names |= {id(module): of + name.replace(_WRAPPER, "") for name, module in model.named_modules()}
 
     @contextmanager
     def modules_followed(self) -> Iterator[None]:
@@ -227,6 +232,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
                 self._block_of(one, number)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
         for block in inside:
+            recording.kinds[block] = Holds.WORKSPACE
             recording.trace.free(block)
 
     def _allocate(self, size: int, operation: int) -> int:
@@ -323,6 +329,7 @@ def _held_shape(tensor: Any) -> Shape:
     ), dtype
 
 
+_WRAPPER: Final = "_checkpoint_wrapped_module."  # of PyTorch's checkpoint_wrapper
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
 _DEVICE: Final = torch.ops.prim.device.default
 _NONZERO: Final = torch.ops.aten.nonzero.default

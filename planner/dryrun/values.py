@@ -131,6 +131,16 @@ def _unknown(what: str) -> UnsupportedError:
     )  # fmt: skip
 
 
+class NoValues(Values):
+    """Of a run that asks for none."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: list[Any]) -> None:
+        """Nothing is computed."""
+
+
 def _value(tensor: Any) -> Any:
     """What a tensor holds; None where that is not known, also where other data was put in its place."""
     if not isinstance(tensor, FakeTensor):

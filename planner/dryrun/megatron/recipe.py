@@ -6,7 +6,7 @@ Left out: what the arguments mean to Megatron-Core (`settings.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.dialect import option
@@ -48,6 +48,10 @@ class MegatronRecipe:
     def devices(self) -> int:
         """How many there are in all."""
         return self.config.tp * self.config.cp * self.config.pp * self.config.dp
+
+    def sized(self, micro_batch: int, seq_len: int) -> MegatronRecipe:
+        """The same with other micro-batches and sequences."""
+        return replace(self, micro_batch=micro_batch, seq_len=seq_len)
 
     def ranks(self) -> tuple[int, ...]:
         """Pipeline ranks that differ by more than in how many micro-batches are in flight: of those that hold the same
