@@ -14,6 +14,7 @@ from planner.ask.option import as_written
 from planner.ask.request import DEFAULT_SEQ_LEN, Question, resolve
 from planner.catalog.stack_options import (
     AUTOCAST,
+    COMPILE,
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
@@ -33,7 +34,7 @@ from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
-_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+_RUN: Final = {AUTOCAST, COMPILE, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
@@ -191,6 +192,7 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         ),
         update=Update.ADAMW_FOREACH if FOREACH in options else Update.ADAMW_FUSED,
         adapters=None if job.lora_rank is None else Adapters(job.lora_rank, _TARGETS[job.lora_targets]),
+        compiled=COMPILE in options,
     )
 
 

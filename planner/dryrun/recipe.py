@@ -73,6 +73,8 @@ class Recipe:
     checkpointing: Checkpointing = Checkpointing.NONE
     update: Update = Update.ADAMW_FUSED
     adapters: Adapters | None = None
+    compiled: bool = False
+    """Is the model given to `torch.compile`, in its default mode?"""
 
 
 MOST_MICROBATCHES: Final = (

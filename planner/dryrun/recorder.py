@@ -32,6 +32,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._modules = [""]
         self._module_of = dict[int, str]()  # by number of the backward function
         self._threads = set[bool]()
+        self._ahead: int | None = None  # events before the first block that the next operation was given
+        self._silent = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What torch.compile compiles is traced without it, and written down when it is called (`compiled/`)."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -39,6 +46,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         if func is _DEVICE:  # asked more often than all else together
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
         named = kwargs or {}
+        if self._silent:
+            return func(*args, **named)
         known, out = self._values.answered(func, args)
         if not known:
             out = func(*args, **named)
@@ -78,30 +87,53 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def _leave_module(self, *_: Any) -> None:
         self._modules.pop()
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Write nothing down while it is entered."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
+
+    def allocate_ahead(self, tensor: Any) -> None:
+        """Write down a buffer that was made for the operation that comes next."""
+        if self._ahead is None:
+            self._ahead = len(self.recording.trace)
+        self._block_of(tensor, len(self.recording.operations))
+
+    def write_kernel(self, name: str, taken: tuple[Shape, ...], given: tuple[Shape, ...]) -> None:
+        """Write down an operation that writes into tensors that are there already."""
+        self._operation(name, taken, given)
+
     def _write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Any]) -> None:
+        name = str(func)
+        taken = tuple(shape_of(one) for one in args if isinstance(one, torch.Tensor))
+        number = self._operation(name, taken, tuple(shape_of(one) for one in made))
+        for one in made:
+            self._block_of(one, number)
+        inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
+        for block in inside:
+            self.recording.trace.free(block)
+
+    def _operation(self, name: str, taken: tuple[Shape, ...], given: tuple[Shape, ...]) -> int:
+        """Write down an operation, and the workspace of a first product. Gives its number."""
         recording = self.recording
         number, first = len(recording.operations), len(recording.trace)
+        first, self._ahead = first if self._ahead is None else self._ahead, None
         node = torch._C._current_autograd_node()
         module = self._modules[-1]
         if node is not None:
             module = module or self._module_of.get(node._sequence_nr(), "")
         elif module:
             self._module_of[torch.autograd._get_sequence_nr() - 1] = module
-        name = str(func)
-        taken = tuple(_shape(one) for one in args if isinstance(one, torch.Tensor))
-        recording.operations.append(
-            Operation(name, module, self.phase, first, taken, tuple(_shape(one) for one in made))
-        )
+        recording.operations.append(Operation(name, module, self.phase, first, taken, given))
         if (
             name in PRODUCTS and (node is None) not in self._threads
         ):  # the backward pass has a thread of its own
             self._threads.add(node is None)
             recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
-        for one in made:
-            self._block_of(one, number)
-        inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
-        for block in inside:
-            recording.trace.free(block)
+        return number
 
     def _allocate(self, size: int, operation: int) -> int:
         self.recording.made_by.append(operation)
@@ -127,7 +159,8 @@ def _tensors(out: Any) -> list[Any]:
     return [one for one in out if isinstance(one, torch.Tensor)] if isinstance(out, (tuple, list)) else []
 
 
-def _shape(tensor: Any) -> Shape:
+def shape_of(tensor: Any) -> Shape:
+    """Dimensions of a tensor, and its number format."""
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 

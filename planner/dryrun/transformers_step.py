@@ -40,7 +40,7 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     with _on_device(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
         try:
             model = _built(recipe, config, recorder)
-            with _not_traced():
+            with _compiled(recorder, capability) if recipe.compiled else _not_traced():
                 _step_twice(recipe, model, config, recorder)
         except PlannerError:
             raise
@@ -85,6 +85,15 @@ def _not_traced() -> Iterator[None]:
     finally:
         for module, own in zip(modules, before, strict=True):
             setattr(module, _TRACED, own)
+
+
+@contextmanager
+def _compiled(recorder: Recorder, capability: tuple[int, int]) -> Iterator[None]:
+    """The model is traced here, as on a device."""
+    from planner.dryrun.compiled.lowering import lowered_for_cuda  # few recipes are compiled
+
+    with lowered_for_cuda(recorder, capability):
+        yield
 
 
 def _config_of(recipe: Recipe) -> Any:
@@ -153,6 +162,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
     recorder.hold([tokens], Holds.INPUT)
     autocast = recipe.weights.autocast
     dtype = getattr(torch, autocast or "bfloat16")
+    run = torch.compile(model) if recipe.compiled else model
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):
         if step:
@@ -164,7 +174,7 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
                 recorder.modules_followed(),
                 torch.autocast("cpu", dtype=dtype, enabled=autocast is not None),
             ):
-                loss = model(input_ids=tokens, labels=tokens).loss / micro
+                loss = run(input_ids=tokens, labels=tokens).loss / micro
             recorder.phase = Phase.BACKWARD
             with recorder.modules_followed():
                 loss.backward()
