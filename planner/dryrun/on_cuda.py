@@ -46,15 +46,20 @@ def cuda_branches() -> Iterator[None]:
 
 
 def _softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
-    if dtype == torch.float32 and tensor.dtype in _HALVES:
+    if dtype == torch.float32 and tensor.dtype in _HALVES and not _traced():
         return aten._softmax(tensor, dim, True)
     return aten._softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
 
 
 def _log_softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
-    if dtype == torch.float32 and tensor.dtype in _HALVES:
+    if dtype == torch.float32 and tensor.dtype in _HALVES and not _traced():
         return aten._log_softmax(tensor, dim, True)
     return aten._log_softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
+
+
+def _traced() -> bool:
+    """Does torch.compile trace? It takes apart softmax of 16 bits in fp32, and a cast costs nothing in a fused kernel."""
+    return torch._guards.TracingContext.try_get() is not None
 
 
 def _dropout(tensor: Any, share: float, train: bool) -> Any:

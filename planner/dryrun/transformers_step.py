@@ -10,7 +10,7 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -163,6 +163,8 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
     autocast = recipe.weights.autocast
     dtype = getattr(torch, autocast or "bfloat16")
     run = torch.compile(model) if recipe.compiled else model
+    # hooks of modules would be compiled with them, and again whenever they change
+    followed = nullcontext if recipe.compiled else recorder.modules_followed
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):
         if step:
@@ -171,12 +173,12 @@ def _step_twice(recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> 
         for _ in range(micro):
             recorder.phase = Phase.FORWARD
             with (
-                recorder.modules_followed(),
+                followed(),
                 torch.autocast("cpu", dtype=dtype, enabled=autocast is not None),
             ):
                 loss = run(input_ids=tokens, labels=tokens).loss / micro
             recorder.phase = Phase.BACKWARD
-            with recorder.modules_followed():
+            with followed():
                 loss.backward()
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER

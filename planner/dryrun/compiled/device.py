@@ -42,6 +42,17 @@ def properties(capability: tuple[int, int]) -> Any:
     )  # fmt: skip
 
 
+class Generator(torch.Generator):  # type: ignore[misc]  # torch is not checked
+    """Random numbers of such a device, to be the one of `torch.cuda.default_generators`; none are ever drawn."""
+
+    @property
+    def device(self) -> Any:
+        return torch.device("cuda", 0)
+
+    def clone_state(self) -> Generator:
+        return Generator()
+
+
 @contextmanager
 def device_there(capability: tuple[int, int]) -> Iterator[None]:
     """Have PyTorch's compiler find such a device while it is entered; nothing can be run on it."""

@@ -23,7 +23,7 @@ from torch._inductor.fx_passes import joint_graph, pad_mm
 from torch._inductor.graph import GraphLowering
 
 from planner.dryrun.compiled.as_cuda import CPU, CUDA, AsCuda, name_devices
-from planner.dryrun.compiled.device import device_there
+from planner.dryrun.compiled.device import Generator, device_there
 from planner.dryrun.compiled.wrapper import callable_of
 from planner.dryrun.recorder import Recorder
 
@@ -39,6 +39,7 @@ def lowered_for_cuda(recorder: Recorder, capability: tuple[int, int]) -> Iterato
             torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False, compile_threads=1)
         )
         stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))
+        stack.enter_context(patch.object(torch.cuda, "default_generators", (Generator(),)))
         for holder, name, changed in (
             (compile_fx, "partition_fn", _partitioned(as_cuda, capability)),
             (compile_fx, "compile_fx_forward", _compiled(as_cuda, capability)),

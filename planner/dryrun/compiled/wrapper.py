@@ -101,9 +101,27 @@ class _Extern:
         return run
 
 
+class _HigherOrder:
+    """`torch.ops.higher_order`: operations of operations, of which random ones with a state of their own are run."""
+
+    @staticmethod
+    def graphsafe_run_with_rng_state(operation: Any, *args: Any, rng_state: Any, **kwargs: Any) -> Any:
+        return operation(*args, **kwargs)
+
+
+class _Operations:
+    """`torch.ops`."""
+
+    higher_order = _HigherOrder()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.ops, name)
+
+
 class _Torch:
     """The module torch, whose device does nothing."""
 
+    ops = _Operations()
     cuda = SimpleNamespace(_DeviceGuard=lambda _: nullcontext(), set_device=lambda _: None)
 
     def __getattr__(self, name: str) -> Any:
