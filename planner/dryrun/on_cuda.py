@@ -58,7 +58,7 @@ def _log_softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
 
 
 def _traced() -> bool:
-    """Does torch.compile trace? It takes apart softmax of 16 bits in fp32, and a cast costs nothing in a fused kernel."""
+    """Does torch.compile trace? It takes softmax apart, and casts are part of a fused kernel."""
     return torch._guards.TracingContext.try_get() is not None
 
 

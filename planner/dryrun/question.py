@@ -34,7 +34,13 @@ from planner.spec.load_model import hf_fields, load_model
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
-_RUN: Final = {AUTOCAST, COMPILE, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH}  # options of stacks that change what is run
+_RUN: Final = {
+    AUTOCAST,
+    COMPILE,
+    EAGER_ATTENTION,
+    EAGER_EXPERTS,
+    FOREACH,
+}  # options of stacks that change what is run
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried

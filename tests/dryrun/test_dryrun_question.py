@@ -48,6 +48,7 @@ def test_what_is_plain() -> None:
         ({"precision": "fp16"}, {"weights": Weights.FP16}),
         ({"stack": "transformers-2026+eager-attention"}, {"attention": "eager"}),
         ({"stack": "transformers-2026+adamw-foreach"}, {"update": Update.ADAMW_FOREACH}),
+        ({"stack": "transformers-2026+compile"}, {"compiled": True}),
         ({"set": {"micro_batch": (2,), "recompute": (2,)}}, {"checkpointing": Checkpointing.NON_REENTRANT}),
         ({"lora_rank": 16}, {"adapters": Adapters(16, "all-linear")}),
         ({"lora_rank": 8, "lora_targets": "qkv"}, {"adapters": Adapters(8, ("q_proj", "k_proj", "v_proj"))}),
@@ -62,7 +63,6 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
     ("other", "named"),
     [
         ({"stack": "deepspeed-2025"}, "deepspeed-2025"),
-        ({"stack": "transformers-2026+compile"}, "compile"),
         ({"optimizer": "muon"}, "muon"),
         ({"lora_rank": 16, "frozen_bits": 4}, "4 bits"),
         ({"packed": True, "mean_len": 512}, "packed"),

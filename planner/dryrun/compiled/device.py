@@ -66,7 +66,9 @@ def device_there(capability: tuple[int, int]) -> Iterator[None]:
         stack.enter_context(_guarded())
         for cached in asked:
             stack.callback(cached.cache_clear)
-        stack.enter_context(patch.dict(interfaces.device_interfaces, {"cuda": interface, "cuda:0": interface}))
+        stack.enter_context(
+            patch.dict(interfaces.device_interfaces, {"cuda": interface, "cuda:0": interface})
+        )
         stack.enter_context(
             patch.multiple(
                 torch.cuda, get_device_properties=_given(about), current_device=_given(0), device_count=_given(1),

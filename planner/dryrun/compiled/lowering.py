@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import torch
@@ -26,12 +27,27 @@ from planner.dryrun.compiled.as_cuda import CPU, CUDA, AsCuda, name_devices
 from planner.dryrun.compiled.device import Generator, device_there
 from planner.dryrun.compiled.wrapper import callable_of
 from planner.dryrun.recorder import Recorder
+from planner.errors import InputError, UnsupportedError
+
+Change = Callable[[Callable[..., Any]], Callable[..., Any]]
+_HINT: Final = "pip install triton"
 
 
 @contextmanager
 def lowered_for_cuda(recorder: Recorder, capability: tuple[int, int]) -> Iterator[None]:
-    """Have `torch.compile` compile for such a device while it is entered, and its calls be written down."""
+    """Have `torch.compile` compile for such a device while it is entered, and its calls be written down.
+
+    Raises `InputError` where Triton is missing, `UnsupportedError` for a PyTorch whose compiler is another.
+    """
+    if find_spec("triton") is None:
+        raise InputError(
+            "a dry run of a compiled step needs Triton, for which the compiler writes", "no triton", _HINT
+        )
     as_cuda = AsCuda()
+    places = _places(as_cuda, recorder, capability)
+    if not all(hasattr(holder, name) for holder, name, _ in places):
+        must = "a dry run of a compiled step knows the compiler of PyTorch 2.13"
+        raise UnsupportedError(must, f"PyTorch {torch.__version__}", "install that one")
     torch._dynamo.reset()
     with ExitStack() as stack:
         stack.callback(torch._dynamo.reset)
@@ -40,21 +56,25 @@ def lowered_for_cuda(recorder: Recorder, capability: tuple[int, int]) -> Iterato
         )
         stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))
         stack.enter_context(patch.object(torch.cuda, "default_generators", (Generator(),)))
-        for holder, name, changed in (
-            (compile_fx, "partition_fn", _partitioned(as_cuda, capability)),
-            (compile_fx, "compile_fx_forward", _compiled(as_cuda, capability)),
-            (compile_fx, "compile_fx_backward", _compiled(as_cuda, capability)),
-            (compile_fx, "get_input_idxs_to_check", _no_addresses),
-            (joint_graph, "constant_fold_uniform_value", _folded_on_host),
-            (joint_graph, "lazy_init", _patterns_of_host),
-            (pad_mm, "_should_pad", _padded),
-            (GraphLowering, "compile_to_module", _run_dry(recorder)),
-        ):
+        for holder, name, changed in places:
             stack.enter_context(patch.object(holder, name, changed(getattr(holder, name))))
         yield
 
 
-Change = Callable[[Callable[..., Any]], Callable[..., Any]]
+def _places(
+    as_cuda: AsCuda, recorder: Recorder, capability: tuple[int, int]
+) -> tuple[tuple[Any, str, Change], ...]:
+    """Functions of the compiler, and what takes their place."""
+    return (
+        (compile_fx, "partition_fn", _partitioned(as_cuda, capability)),
+        (compile_fx, "compile_fx_forward", _compiled(as_cuda, capability)),
+        (compile_fx, "compile_fx_backward", _compiled(as_cuda, capability)),
+        (compile_fx, "get_input_idxs_to_check", _no_addresses),
+        (joint_graph, "constant_fold_uniform_value", _folded_on_host),
+        (joint_graph, "lazy_init", _patterns_of_host),
+        (pad_mm, "_should_pad", _padded),
+        (GraphLowering, "compile_to_module", _run_dry(recorder)),
+    )
 
 
 def _partitioned(as_cuda: AsCuda, capability: tuple[int, int]) -> Change:

@@ -31,7 +31,7 @@ def callable_of(source: str, constants: Mapping[str, Any], recorder: Recorder) -
 
     `constants`: tensors that the graph holds, by name.
     """
-    kept = []
+    kept: list[ast.stmt] = []
     names = _Names(recorder).all() | dict(constants)
     for statement in ast.parse(source).body:
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
