@@ -2,8 +2,8 @@
 
 Inductor reads how many multiprocessors there are, to split long reductions, and how many threads and registers each
 has, to choose the kind of a reduction. Sources: CUDA C++ Programming Guide, table "Technical Specifications per Compute
-Capability" (threads and registers); white papers of NVIDIA's A100, H100, L40 and B200 (multiprocessors). Left out: what
-autotuning on the device would choose, which `mode="default"` does for the shape of blocks alone.
+Capability" (threads and registers); white papers of NVIDIA's A100, H100, L40, B200 and RTX PRO 6000 (multiprocessors).
+Left out: what autotuning on the device would choose, which `mode="default"` does for the shape of blocks alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch.utils._triton
 from torch._inductor.runtime.hints import DeviceProperties
 
 # multiprocessors of the largest device of a compute capability that training uses; a neighbour's for others
-_MULTIPROCESSORS: Final = {(8, 0): 108, (8, 6): 84, (8, 9): 142, (9, 0): 132, (10, 0): 148, (12, 0): 170}
+_MULTIPROCESSORS: Final = {(8, 0): 108, (8, 6): 84, (8, 9): 142, (9, 0): 132, (10, 0): 148, (12, 0): 188}
 _THREADS: Final = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # of a multiprocessor, else 2048
 _REGISTERS: Final = 65536
 _WARP: Final = 32
@@ -86,7 +86,7 @@ def _guarded() -> Iterator[None]:
     A build with CUDA but no device is given such a one by `FakeTensorMode` itself (`ensureCUDADeviceGuardSet`); a build
     without CUDA has an empty place there. Source: c10/core/impl/DeviceGuardImplInterface.h.
     """
-    library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("*c10.*"))))
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))  # of Linux, as Triton
     guards = (ctypes.c_void_p * (_META + 1)).in_dll(library, _GUARDS)
     empty = guards[_CUDA] is None
     if empty:
