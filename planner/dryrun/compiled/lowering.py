@@ -9,6 +9,8 @@ padded, as they are where it was faster.
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -48,6 +50,9 @@ def lowered_for_cuda(recorder: Recorder, capability: tuple[int, int]) -> Iterato
     if not all(hasattr(holder, name) for holder, name, _ in places):
         must = "a dry run of a compiled step knows the compiler of PyTorch 2.13"
         raise UnsupportedError(must, f"PyTorch {torch.__version__}", "install that one")
+    atexit.unregister(
+        gc.freeze
+    )  # of the command line; Triton complains of what is left at the end of a process
     torch._dynamo.reset()
     with ExitStack() as stack:
         stack.callback(torch._dynamo.reset)
