@@ -55,8 +55,9 @@ def _objective(asked: DryrunQuestion, recipe: Recipe) -> Objective | None:
             f"unknown method {asked.method!r}", hint=f"one of: {NEXT_TOKEN}, {', '.join(Method)}"
         )
     method = Method(asked.method)
-    if recipe.ranks > 1:
-        raise UnsupportedError(f"a dry run runs {method} on one device", f"{recipe.ranks} devices")
+    if recipe.ranks > 1 or recipe.compiled:
+        there = "torch.compile" if recipe.compiled else f"{recipe.ranks} devices"
+        raise UnsupportedError(f"a dry run runs {method} on one device, without torch.compile", there)
     if recipe.texts is not None and (recipe.texts.packed or method is Method.GRPO):
         kind = "packed" if recipe.texts.packed else "padded"
         raise UnsupportedError(

@@ -66,13 +66,13 @@ def cuda_branches() -> Iterator[None]:
 
 
 def _softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
-    if dtype == torch.float32 and tensor.dtype in _HALVES:
+    if dtype == torch.float32 and tensor.dtype in _HALVES and not _traced():
         return aten._softmax(tensor, dim, True)
     return aten._softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
 
 
 def _log_softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
-    if dtype == torch.float32 and tensor.dtype in _HALVES:
+    if dtype == torch.float32 and tensor.dtype in _HALVES and not _traced():
         return aten._log_softmax(tensor, dim, True)
     return aten._log_softmax(tensor if dtype is None else tensor.to(dtype), dim, False)
 
@@ -80,6 +80,11 @@ def _log_softmax(tensor: Any, dim: int, dtype: Any = None) -> Any:
 def _log_softmax_shape(tensor: Any, dim: int, in_fp32: bool) -> Any:
     dtype = torch.float32 if in_fp32 else tensor.dtype
     return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def _traced() -> bool:
+    """Does torch.compile trace? It takes softmax apart, and casts are part of a fused kernel."""
+    return torch._guards.TracingContext.try_get() is not None
 
 
 def _dropout(tensor: Any, share: float, train: bool) -> Any:

@@ -19,6 +19,7 @@ from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
 from planner.catalog.stack_options import (
     AUTOCAST,
+    COMPILE,
     EAGER_ATTENTION,
     EAGER_EXPERTS,
     FOREACH,
@@ -53,7 +54,7 @@ from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 # options of stacks that change what is run
-_RUN: Final = {AUTOCAST, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, NO_SYNC, SDPA_MASK}
+_RUN: Final = {AUTOCAST, COMPILE, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, NO_SYNC, SDPA_MASK}
 STACK: Final = "transformers-2026"
 STAND_IN: Final = "llama-3.2-1b"
 TRANSFORMERS: Final = "transformers"  # as stacks name them
@@ -307,6 +308,7 @@ def recipe_of(problem: Problem, config: ParallelConfig, name: str, fields: Mappi
         adapters=None if job.lora_rank is None else _adapters(job.lora_rank, job),
         liger=LIGER in options,
         texts=None if job.mean_length is None else Texts(int(job.mean_length), job.packed),
+        compiled=COMPILE in options,
     )
 
 
@@ -351,6 +353,7 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
             f"frozen weights of {job.frozen_bits} bits on several devices",
             job.frozen_bits in (8, 4) and problem.cluster.num_devices > 1,
         ),
+        ("+compile on several devices", COMPILE in options and problem.cluster.num_devices > 1),
         ("offload", bool(config.offload)),
     ]
     named = [what for what, there in refused if there]

@@ -126,6 +126,8 @@ class Recipe:
     adapters: Adapters | None = None
     texts: Texts | None = None
     """None: all sequences are of `seq_len`."""
+    compiled: bool = False
+    """Is the model given to `torch.compile`, in its default mode?"""
     liger: bool = False
     """`use_liger_kernel`."""
     objective: Objective | None = None

@@ -40,11 +40,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._module_of = dict[int, str]()  # by number of the backward function
         self._threads = set[bool]()
         self._views = self._entered = 0
+        self._ahead: int | None = None  # events before the first block that the next operation was given
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing is compiled where it is entered, so that no call needs to be kept from it."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What torch.compile compiles is traced without it, and written down when it is called (`compiled/`)."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -185,6 +191,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def _leave_module(self, *_: Any) -> None:
         self._modules.pop()
 
+    def allocate_ahead(self, tensor: Any) -> None:
+        """Write down a buffer that was made for the operation that comes next."""
+        if self._ahead is None:
+            self._ahead = len(self.recording.trace)
+        self._block_of(tensor, len(self.recording.operations))
+
+    def write_kernel(self, name: str, taken: tuple[Shape, ...], given: tuple[Shape, ...]) -> None:
+        """Write down an operation that writes into tensors that are there already."""
+        self._operation(name, self._module(), taken, given)
+
     def _module(self) -> str:
         """The module whose operation runs; in the backward pass, that of the forward pass which it belongs to."""
         node, module = torch._C._current_autograd_node(), self._modules[-1]
@@ -195,45 +211,47 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         return module
 
     def _write(self, func: Any, args: tuple[Any, ...], module: str, made: list[Any]) -> None:
-        recording = self.recording
-        number, first = len(recording.operations), len(recording.trace)
         name = str(func)
-        shape = _shape if name in PRODUCTS else _held_shape
+        shape = shape_of if name in PRODUCTS else _held_shape
         taken = tuple(shape(one) for arg in args for one in _tensors(arg))
         schema = getattr(func, "_schema", None)  # none of what is run as one
-        written = made or (
-            _tensors(args[0]) if schema and schema.is_mutable else []
-        )  # lists are changed in place
-        given = tuple(_shape(one) for one in written)
-        node = torch._C._current_autograd_node()
-        by_autograd = node is not None and len(self._modules) == 1  # else a module is run again for it
-        host = HostWork(self._views, self._entered, by_autograd)
-        self._views = self._entered = 0
-        recording.operations.append(
-            Operation(
-                name,
-                module,
-                self.phase,
-                first,
-                taken,
-                given,
-                self.stream,
-                _flags(name, args),
-                _alike(args, written),
-                host,
-            )
-        )
-        forward = node is None  # the backward pass has a thread of its own
-        if name in PRODUCTS and forward not in self._threads:
-            self._threads.add(forward)
-            recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
+        # lists are changed in place
+        written = made or (_tensors(args[0]) if schema and schema.is_mutable else [])
+        given = tuple(shape_of(one) for one in written)
+        number = self._operation(name, module, taken, given, _flags(name, args), _alike(args, written))
         for one in made:
             if not self._is_host(one):
                 self._block_of(one, number)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
         for block in inside:
-            recording.kinds[block] = Holds.WORKSPACE
-            recording.trace.free(block)
+            self.recording.kinds[block] = Holds.WORKSPACE
+            self.recording.trace.free(block)
+
+    def _operation(
+        self,
+        name: str,
+        module: str,
+        taken: tuple[Shape, ...],
+        given: tuple[Shape, ...],
+        flags: tuple[bool, ...] = (),
+        alike: bool = True,
+    ) -> int:
+        """Write down an operation, and the workspace of a first product. Gives its number."""
+        recording = self.recording
+        number, first = len(recording.operations), len(recording.trace)
+        first, self._ahead = first if self._ahead is None else self._ahead, None
+        node = torch._C._current_autograd_node()
+        by_autograd = node is not None and len(self._modules) == 1  # else a module is run again for it
+        host = HostWork(self._views, self._entered, by_autograd)
+        self._views = self._entered = 0
+        recording.operations.append(
+            Operation(name, module, self.phase, first, taken, given, self.stream, flags, alike, host)
+        )
+        forward = node is None  # the backward pass has a thread of its own
+        if name in PRODUCTS and forward not in self._threads:
+            self._threads.add(forward)
+            recording.kinds[self._allocate(workspace(self._capability), number)] = Holds.WORKSPACE
+        return number
 
     def _allocate(self, size: int, operation: int) -> int:
         self.recording.made_by.append(operation)
@@ -316,13 +334,14 @@ def _alike(args: tuple[Any, ...], written: list[Any]) -> bool:
     return dense and all(one.shape == shape and one.stride() == stride for one in met[1:])
 
 
-def _shape(tensor: Any) -> Shape:
+def shape_of(tensor: Any) -> Shape:
+    """Dimensions of a tensor, and its number format."""
     return tuple(tensor.shape), _DTYPES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
 def _held_shape(tensor: Any) -> Shape:
     """The shape in memory, where what `expand` repeats lies once."""
-    shape, dtype = _shape(tensor)
+    shape, dtype = shape_of(tensor)
     stride = tensor.stride()
     return (
         tuple(n if step else 1 for n, step in zip(shape, stride, strict=True)) if 0 in stride else shape

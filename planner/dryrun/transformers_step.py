@@ -55,6 +55,8 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
     config = _config_of(recipe)
     if recipe.objective is not None:
         _load_trl()
+    if recipe.compiled:
+        import_module("torch._inductor.decomposition")  # takes what `cuda_branches` keeps from others
     recorder = Recorder(Values(_experts(config)), capability)
     with (
         _on_device() as undone,
@@ -65,8 +67,9 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         model = None
         try:
             model = _built(recipe, config, recorder, undone)
-            with _not_traced():
-                _step_twice(recipe, model, _task(recipe, model, config, recorder, undone), recorder)
+            with _compiled(recorder, capability) if recipe.compiled else _not_traced():
+                run = torch.compile(model) if recipe.compiled else model
+                _step_twice(recipe, model, _task(recipe, run, config, recorder, undone), recorder)
         except PlannerError:
             raise
         except (
@@ -129,6 +132,15 @@ def _not_traced() -> Iterator[None]:
     finally:
         for module, own in zip(modules, before, strict=True):
             setattr(module, _TRACED, own)
+
+
+@contextmanager
+def _compiled(recorder: Recorder, capability: tuple[int, int]) -> Iterator[None]:
+    """The model is traced here, as on a device."""
+    from planner.dryrun.compiled.lowering import lowered_for_cuda  # few recipes are compiled
+
+    with lowered_for_cuda(recorder, capability):
+        yield
 
 
 def _config_of(recipe: Recipe) -> Any:
@@ -249,17 +261,19 @@ def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> No
     recorder.hold([one for one in task.inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
     autocast = recipe.weights.autocast if recipe.objective is None else None
     dtype = getattr(torch, autocast or "bfloat16")
+    # hooks of modules would be compiled with them, and again whenever they change
+    followed = nullcontext if recipe.compiled else recorder.modules_followed
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):
         if step:
             recorder.recording.second_step = len(recorder.recording.trace)
             recorder.recording.trace.reset_peaks()
         recorder.phase = Phase.FORWARD
-        with recorder.modules_followed(), torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
+        with followed(), torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
             task.begin(micro)
         for number in range(micro):
             recorder.phase = Phase.FORWARD
-            with recorder.modules_followed(), _synchronising(recipe, model, number == micro - 1):
+            with followed(), _synchronising(recipe, model, number == micro - 1):
                 with torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
                     loss = task.loss() / micro
                 recorder.phase = Phase.BACKWARD

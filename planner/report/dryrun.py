@@ -178,7 +178,8 @@ def _drawn(rank: RankMemory) -> str:
 
 
 def _short(operation: str) -> str:
-    return operation.removeprefix("aten.").partition(".")[0]
+    own = operation.removeprefix("aten.")
+    return operation if own == operation else own.partition(".")[0]
 
 
 def _gib(size: float) -> str:

@@ -60,6 +60,7 @@ def test_what_is_plain() -> None:
         ({"stack": "transformers-2026+use-liger-kernel"}, {"liger": True}),
         ({"stack": "transformers-2026+eager-attention"}, {"attention": "eager"}),
         ({"stack": "transformers-2026+adamw-foreach"}, {"update": Update.ADAMW_FOREACH}),
+        ({"stack": "transformers-2026+compile"}, {"compiled": True}),
         ({"set": {"micro_batch": (2,), "recompute": (2,)}}, {"checkpointing": Checkpointing.NON_REENTRANT}),
         ({"optimizer": "adamw-8bit"}, {"update": Update.ADAMW_8BIT}),
         ({"optimizer": "adamw-bf16"}, {"update": Update.ADAMW_FUSED}),
@@ -90,7 +91,6 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
     ("other", "named"),
     [
         ({"stack": "nanotron-2024"}, "nanotron-2024"),
-        ({"stack": "transformers-2026+compile"}, "compile"),
         ({"stack": "transformers-2026+use-liger-kernel-0.6.1"}, "use-liger-kernel-0.6.1"),
         ({"optimizer": "adamw-bf16", "stack": "transformers-2026+amp"}, "adamw-bf16"),
         ({"optimizer": "sgd", "stack": "transformers-2026+adamw-foreach"}, "adamw-foreach with sgd"),
