@@ -172,6 +172,12 @@ class EstimateQuestion(Question):
 class DryrunQuestion(Question):
     """A question for a dry run, with what it alone knows: no estimate is made of these."""
 
+    stack: Option[str, str | None] = option(
+        read.TEXT, Group.STACK,
+        "Training software (default: transformers-2026), options after a +; see planner stacks NAME.",
+        names=_listed("catalog.several_stacks", "names_to_ask_for"))
+    headroom: Option[float | str, float] = option(
+        read.SHARE, Group.MEMORY, "Share of each device's memory to keep back.", default=0.0)
     use_dora: Option[bool, bool] = option(
         read.SWITCH, Group.METHOD, "Weight-decomposed adapters (DoRA), as peft's LoraConfig has them.", default=False)
     lora_dropout: Option[float | str, float] = option(

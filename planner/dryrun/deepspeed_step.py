@@ -130,6 +130,9 @@ def _accelerator_class() -> Any:
         def is_synchronized_device(self) -> bool:
             return False
 
+        def is_fp16_supported(self) -> bool:
+            return True
+
         def device_name(self, device_index: int | None = None) -> str:
             return _DEVICE
 

@@ -5,15 +5,17 @@ Left out: how a step runs (`transformers_step.py`), which alone needs PyTorch an
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
 from planner.answer.estimate import asked_config, make_estimate
 from planner.ask.option import as_written
-from planner.ask.question import Question
+from planner.ask.question import DryrunQuestion, Question
 from planner.ask.request import DEFAULT_SEQ_LEN, resolve
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
@@ -157,7 +159,7 @@ def make_dryrun(
         allocator_limit(problem, asked, estimate if framework == MEGATRON else None),
         positions,
     )
-    recorded = tuple(run.recorded(recipe))
+    recorded = run.recorded(recipe)
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
@@ -222,13 +224,12 @@ class _Runs:
     limit: int
     positions: int
 
-    def recorded(self, recipe: AnyRecipe) -> Iterator[tuple[int, Recording]]:
+    def recorded(self, recipe: AnyRecipe) -> tuple[tuple[int, Recording], ...]:
         """Ranks that differ, by number."""
-        if isinstance(recipe, MegatronRecipe):
-            yield from self.record(recipe, self.capability)
-            return
-        for rank, one in recipe.roles():
-            yield rank, self.record(one, self.capability)
+        with redirect_stdout(sys.stderr):  # of frameworks' own words
+            if isinstance(recipe, MegatronRecipe):
+                return tuple(self.record(recipe, self.capability))
+            return tuple((rank, self.record(one, self.capability)) for rank, one in recipe.roles())
 
     def largest_micro_batch(self, recipe: AnyRecipe) -> int:
         def peak(number: int) -> tuple[bool, float]:
@@ -273,7 +274,9 @@ def allocator_limit(problem: Problem, asked: Question, estimate: Plan | None = N
     memory, outside = problem.cluster.accelerator.memory, problem.stack.overhead.context
     if estimate is not None:
         outside = estimate.choices[0].memory.terms.get("outside_allocator", outside)
-    kept = max(memory * asked.headroom if "headroom" in as_written(asked) else 0.0, asked.min_free or 0.0)
+    # of a question for a dry run alone the default is none, of others it is for what an estimate cannot know
+    said = isinstance(asked, DryrunQuestion) or "headroom" in as_written(asked)
+    kept = max(memory * asked.headroom if said else 0.0, asked.min_free or 0.0)
     return int(memory - outside - kept)
 
 
@@ -359,7 +362,8 @@ def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
     named = [what for what, there in refused if there]
     if named:
         must = "a dry run runs transformers, also under DDP and FSDP2, in bf16 or fp16, also under autocast"
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} without it")
+        hint = f"{option('stack', STACK)}{' without it' if stack.framework == TRANSFORMERS else ''}"
+        raise UnsupportedError(must, "; ".join(named), hint)
 
 
 def capability_of(problem: Problem) -> tuple[int, int]:
@@ -380,7 +384,7 @@ class _Software:
     def recorder(self) -> Callable[[Any, tuple[int, int]], Any]:
         """The function. Raises `InputError` where a package is missing."""
         try:
-            with warnings.catch_warnings(action="ignore"):  # of what they use themselves
+            with warnings.catch_warnings(action="ignore"), redirect_stdout(sys.stderr):  # of what they use
                 module = import_module(f"planner.dryrun.{self.module}")
         except ImportError as error:
             must = f"a dry run needs PyTorch and {self.packages[1]}"

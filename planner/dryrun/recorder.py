@@ -197,9 +197,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
             self._ahead = len(self.recording.trace)
         self._block_of(tensor, len(self.recording.operations))
 
-    def write_kernel(self, name: str, taken: tuple[Shape, ...], given: tuple[Shape, ...]) -> None:
-        """Write down an operation that writes into tensors that are there already."""
-        self._operation(name, self._module(), taken, given)
+    def write_kernel(
+        self, name: str, taken: tuple[Shape, ...], given: tuple[Shape, ...], flags: tuple[bool, ...] = ()
+    ) -> None:
+        """Write down an operation that writes into tensors that are there already; `flags`: see `flags_of`."""
+        self._operation(name, self._module(), taken, given, flags)
 
     def _module(self) -> str:
         """The module whose operation runs; in the backward pass, that of the forward pass which it belongs to."""
@@ -218,7 +220,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         # lists are changed in place
         written = made or (_tensors(args[0]) if schema and schema.is_mutable else [])
         given = tuple(shape_of(one) for one in written)
-        number = self._operation(name, module, taken, given, _flags(name, args), _alike(args, written))
+        number = self._operation(name, module, taken, given, flags_of(name, args), _alike(args, written))
         for one in made:
             if not self._is_host(one):
                 self._block_of(one, number)
@@ -315,7 +317,7 @@ def _tensors(value: Any) -> list[Any]:
     return [one for one in value if isinstance(one, torch.Tensor)] if isinstance(value, (tuple, list)) else []
 
 
-def _flags(name: str, args: tuple[Any, ...]) -> tuple[bool, ...]:
+def flags_of(name: str, args: tuple[Any, ...]) -> tuple[bool, ...]:
     """Of a product, which of its tensors lie transposed in memory; of others, what is asked for as yes or no."""
     if name in PRODUCTS:
         return tuple(one.dim() > 1 and one.stride(-1) != 1 for arg in args for one in _tensors(arg))

@@ -153,7 +153,8 @@ def _check(launch: Launch) -> None:
             "a dry run of torchtitan runs its Llama 3, Qwen 3 and DeepSeek-V3, eager, under FSDP2, tensor, expert and "
             "pipeline parallelism: AdamW in bf16"
         )
-        raise UnsupportedError(must, "; ".join(named), option("stack", EAGER))
+        hint = option("stack", EAGER) if compiled else f"{option('stack', EAGER)} without it"
+        raise UnsupportedError(must, "; ".join(named), hint)
 
 
 def family_of(model: ModelSpec) -> str | None:

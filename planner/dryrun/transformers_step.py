@@ -12,7 +12,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final
@@ -93,7 +93,7 @@ def _process(recipe: Recipe, recorder: Recorder) -> AbstractContextManager[None]
 def _load_trl() -> None:
     """Before tensors are fake. Raises `InputError` where it is missing."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(sys.stderr):  # of what trl imports beside
             warnings.simplefilter("ignore")
             import_module("planner.dryrun.preferences")
     except ImportError as error:

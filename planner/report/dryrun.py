@@ -32,6 +32,8 @@ _COLUMNS: Final = 72
 _TIMES: Final = ("step", "forward", "backward", "optimizer")
 _MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
 
+_NO_TIME: Final = "not told: part of the step runs beside the device's one queue, in messages or on the host"
+
 
 def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
     """The dry run as plain data: amounts in bytes, times in seconds. `beside`: the run of a snapshot."""
@@ -85,6 +87,8 @@ def dryrun_document(found: DryRun, beside: Beside | None = None) -> RenderableTy
     blocks.append(section("Peak", labelled(_peak(found))))
     if found.slowest is not None:
         blocks.append(section("Time of a step", labelled(_times(found.slowest))))
+    else:
+        blocks.append(section("Time of a step", prose(_NO_TIME)))
     blocks.append(section("Allocated over a step (f forward, b backward, o optimizer)", prose(_drawn(worst))))
     blocks.append(
         section("Held at the peak [GiB]", listing(("what", "made in", "GiB", "blocks"), _held(worst.alive)))

@@ -16,7 +16,15 @@ import planner
 from benchmarks.docs_output import DOCS, with_options
 from planner.ask.load_sweep import KEYS, load_sweep
 from planner.ask.option import Option, as_written, options_of
-from planner.ask.question import ComparisonQuestion, Options, Question, Request, SizeQuestion
+from planner.ask.question import (
+    ComparisonQuestion,
+    DryrunQuestion,
+    EstimateQuestion,
+    Options,
+    Question,
+    Request,
+    SizeQuestion,
+)  # fmt: skip
 from planner.catalog.load_overlay import save_overlay
 from planner.cli.program import command_line
 from planner.cli.serve import FIELDS, asked
@@ -25,8 +33,8 @@ from planner.spec.overlay import Overlay
 
 OF_ALL = options_of(Options)  # of every question
 OF_VERB: dict[str, type] = {  # verb -> the kind of question that it takes
-    "plan": Request, "estimate": Question, "compare": ComparisonQuestion, "size": SizeQuestion, "check": Question,
-    "diagnose": Question, "calibrate": Question,
+    "plan": Request, "estimate": EstimateQuestion, "compare": ComparisonQuestion, "size": SizeQuestion,
+    "check": EstimateQuestion, "diagnose": Question, "calibrate": Question, "dryrun": DryrunQuestion,
 }  # fmt: skip
 WORDS = {  # of readers: what is said to them
     "whole": "4", "number": "512", "_length": "8k", "_mean_length": "512", "_batch": "64seq", "_share": "10%",

@@ -110,9 +110,15 @@ def _check_other(name: str, value: str) -> None:
         _whole(name, value)
 
 
+_WORDS: Final = ("True", "False")
+
+
 def _truth(name: str, value: str) -> bool:
-    if value not in ("True", "False"):
-        raise InputError(f"{name} must be True or False", value, f"write {name}:{value.capitalize()}")
+    if value not in _WORDS:
+        truth = value.capitalize()
+        raise InputError(
+            f"{name} must be True or False", value, f"write {name}:{truth if truth in _WORDS else 'True'}"
+        )
     return value == "True"
 
 

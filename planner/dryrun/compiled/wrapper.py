@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from planner.dryrun.recorder import Recorder, shape_of
+from planner.dryrun.recorder import Recorder, flags_of, shape_of
 from planner.dryrun.recording import Shape
 
 FUSED: Final = "inductor.fused"
@@ -95,7 +95,8 @@ class _Extern:
             if out is None:
                 return getattr(torch.ops.aten, name)(*args, **kwargs)
             taken = tuple(shape_of(one) for one in args if isinstance(one, torch.Tensor))
-            self._recorder.write_kernel(f"aten.{name}.default", taken, (shape_of(out),))
+            named = f"aten.{name}.default"
+            self._recorder.write_kernel(named, taken, (shape_of(out),), flags_of(named, args))
             return out
 
         return run

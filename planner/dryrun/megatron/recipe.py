@@ -121,6 +121,4 @@ def _check(launch: Launch, stack: Stack) -> None:
             f"a dry run of Megatron runs Megatron-Core {RELEASE}'s own layers: AdamW in bf16, attention by a flash "
             "kernel, tensor, pipeline, sequence and expert parallelism, the distributed optimizer"
         )
-        raise UnsupportedError(
-            must, "; ".join(named), f"choose another one, or {option('stack', 'megatron')}"
-        )
+        raise UnsupportedError(must, "; ".join(named), f"{option('stack', 'megatron')} without it")
