@@ -30,9 +30,10 @@ EXPOSED_ACCUMULATION = 0.5
 # technology blog, 13 February 2026), 2.9 on A100 in the heads of vTrain's profiles (50257 columns against 25128), which
 # give 2.1 for rows of 4 and of 2 elements (12564, 6282); those are rows on which planner is judged, too.
 MISALIGNED = ((8.0, 2.0), (2.0, 3.0))
-# Share of the fp32 peak that products of PyTorch in fp32 reach: it keeps to fp32 where nobody allows TF32. Unverified.
+# Share of the fp32 peak that products of PyTorch in fp32 reach, of any extents: it keeps to fp32 where nobody allows
+# TF32, and arithmetic takes fourteen times as long there as on an H100's tensor cores, so that tiles which are filled or
+# drained do not show. Unverified: none was timed alone.
 FP32_SHARE = 0.8
-FP32_TILE, FP32_DEPTH = 64.0, 10.0  # of its tiles: see `fp32_efficiency`
 K_OVERHEAD = 140.0  # length of k that filling and draining a tile's pipeline costs; see `extent_efficiency`
 
 _INPUT_BYTES = {
@@ -95,17 +96,6 @@ def extent_efficiency(m: Quantity, n: Quantity, k: Quantity) -> Quantity:
     return m / (m + TILE_OVERHEAD) * (n / (n + TILE_OVERHEAD)) * (k / (k + K_OVERHEAD))
 
 
-def fp32_efficiency(m: Quantity, n: Quantity, k: Quantity) -> Quantity:
-    """Fraction of the fp32 peak that a product without tensor cores reaches [fraction].
-
-    0.8 m / (m + 64) n / (n + 64) k / (k + 10): tiles half as wide as those of tensor cores, and a pipeline as deep in
-    time, so a fourteenth as deep in k, as an H100 computes a fourteenth as fast. Not the 16-bit table, where products
-    of few outputs wait for memory while these wait for arithmetic. Unverified: none was timed alone; of steps of
-    llama-3.1-8b on H100 with LoRA's products of 16 and 64 outputs two are told 3 %, two 7 % too slow.
-    """
-    return FP32_SHARE * m / (m + FP32_TILE) * (n / (n + FP32_TILE)) * (k / (k + FP32_DEPTH))
-
-
 def gemm_table(dtype: GemmKey, rates: KernelRates) -> GemmTable:
     """The table of a number format, or of a recipe: its own, else that of its number format.
 
@@ -127,11 +117,11 @@ def gemm_efficiency(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates
     `extent_efficiency` times a residual that is trilinear in log2(m), log2(n), log2(k) and held at the grid's
     edge: on a node of the table the measured value, below the grid the falling law, above it the plateau. Its
     error on shapes left out of the tables is printed by benchmarks/kernel_checks.py. Of fp32 there is no table: see
-    `fp32_efficiency`.
+    `FP32_SHARE`.
     """
     table = gemm_table(dtype, rates)
     if _number_format(dtype) is Dtype.FP32:
-        return fp32_efficiency(m, n, k)
+        return np.full(np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k)), FP32_SHARE)[()]
     found = interpolate(table.axes, _residual(table), (np.log2(m), np.log2(n), np.log2(k)))
     tops = (np.exp2(axis[-1]) for axis in table.axes)
     return found * extent_efficiency(*(np.minimum(x, top) for x, top in zip((m, n, k), tops, strict=True)))
