@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from planner import __version__
+from planner.dialect import option
 from planner.errors import InputError, NoConfigurationError
 from planner.spec.config import SCHEDULE_LABELS, Schedule
 from planner.spec.findings import Finding, Findings, Said
@@ -463,7 +464,10 @@ class Plan(Record):
         if which == RECOMMENDED:
             return self.recommended or 0
         if not (which.isascii() and which.isdigit() and len(which) < 9):
-            must = f"the choice must be a number from 0, or {RECOMMENDED}"
+            must = f"{option('choice')} must be a number from 0, or {RECOMMENDED}"
+            raise InputError(must, which, "0 is the fastest one")
+        if self.choices and int(which) >= len(self.choices):
+            must = f"{option('choice')} must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
             raise InputError(must, which, "0 is the fastest one")
         return int(which)
 

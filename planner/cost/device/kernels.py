@@ -31,8 +31,8 @@ EXPOSED_ACCUMULATION = 0.5
 # give 2.1 for rows of 4 and of 2 elements (12564, 6282); those are rows on which planner is judged, too.
 MISALIGNED = ((8.0, 2.0), (2.0, 3.0))
 # Share of the fp32 peak that products of PyTorch in fp32 reach, of any extents: it keeps to fp32 where nobody allows
-# TF32, and arithmetic takes fourteen times as long there as on an H100's tensor cores, so that tiles which are filled or
-# drained do not show. Unverified: none was timed alone.
+# TF32, and arithmetic takes fourteen times as long there as on an H100's tensor cores, so that filling and draining
+# tiles does not show. Unverified: none was timed alone.
 FP32_SHARE = 0.8
 K_OVERHEAD = 140.0  # length of k that filling and draining a tile's pipeline costs; see `extent_efficiency`
 
