@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def test_measured_steps_are_met(tmp_path: Path) -> None:
     assert [one.verdict for one in found] == ["fits"] * 4 + ["does_not_fit"]
     off = dict(zip(FEW, time_errors(found, "step"), strict=False))
     assert abs(off["0"]) < 0.06
-    assert abs(off["53"]) < 0.1  # its experts are run otherwise from transformers 5.24 on
+    # transformers 5.24 leaves out 24 fills of its experts, a fifteenth of the step; 5.17 was measured
+    as_measured = version("transformers").startswith("5.17.")
+    assert abs(off["53"]) < (0.03 if as_measured else 0.1)
     # the host issues these two, and was faster one day than on another
     assert max(abs(off["43"]), abs(off["57"])) < 0.2
 
