@@ -28,9 +28,9 @@ from benchmarks.results_file import write_section
 from benchmarks.tiny_configs import tiny_fields
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recipe import Recipe, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.timeline import blocks_after
+from planner.dryrun.transformers.recipe import Recipe, Weights
 from planner.errors import PlannerError
 
 TOKENS: Final = 32
@@ -61,7 +61,7 @@ class Ran:
 
 def tried(kind: str) -> Ran:
     """Run a type's tiny model dry and with values."""
-    from planner.dryrun.transformers_step import record_step
+    from planner.dryrun.transformers.step import record_step
 
     fields = tiny_fields(kind)
 

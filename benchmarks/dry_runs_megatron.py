@@ -24,13 +24,11 @@ from benchmarks.published.runs import Run, RunReader, read_models, read_rows
 from benchmarks.results_file import write_section
 from planner.calibrate.predict import predict_runs
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.megatron.recipe import MegatronRecipe, megatron_recipe
+from planner.dryrun.megatron.recipe import MegatronRecipe, launched_recipe
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.question import capability_of
 from planner.errors import PlannerError, UnsupportedError
-from planner.frameworks.details import read_details
-from planner.frameworks.framework import Launch
-from planner.frameworks.layout import chunk_layers
+from planner.frameworks.framework import launch_in
 from planner.units import GIB
 
 _RESERVED: Final = re.compile(r"reserved_gib=([\d.]+)")
@@ -102,27 +100,15 @@ def judged(row: Row, run: Run) -> Judged:
 
 def recipe_of(run: Run) -> MegatronRecipe:
     """What is run of a published run. Raises `UnsupportedError`."""
-    problem, config = run.problem, run.config
-    launch = Launch(
-        model=problem.model,
-        details=read_details(problem.model),
-        config=config,
-        job=problem.job,
-        devices=problem.cluster.num_devices,
-        devices_per_node=problem.cluster.devices_per_node,
-        accelerator=problem.cluster.accelerator.name,
-        chunks=run.chunks or chunk_layers(problem.model.num_layers, config.pp, config.vpp),
-        stack=problem.stack,
-    )
-    return megatron_recipe(launch, problem.stack)
+    return launched_recipe(launch_in(run.problem, run.config, run.chunks))
 
 
 def _peaks(recipe: MegatronRecipe, capability: tuple[int, int]) -> Iterator[tuple[float, float]]:
     """Allocated and reserved peak of each rank [GiB]."""
-    from planner.dryrun.megatron.step import record_ranks
+    from planner.dryrun.megatron.step import record_step
 
-    for rank, recording in record_ranks(recipe, capability):
-        memory = memory_of(recording, AllocatorSettings(), _ROOM, rank)
+    for rank, one in recipe.roles():
+        memory = memory_of(record_step(one, capability), AllocatorSettings(), _ROOM, rank)
         yield memory.allocated_peak / GIB, memory.reserved_peak / GIB
 
 

@@ -22,9 +22,9 @@ from planner.calibrate.predict import predicted_cost
 from planner.catalog.load_stacks import load_stack
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.torchtitan_recipe import EAGER, TitanRecipe, titan_recipe_of
+from planner.dryrun.torchtitan.recipe import EAGER, TitanRecipe, launched_recipe
 from planner.errors import UnsupportedError
-from planner.frameworks.layout import chunk_layers
+from planner.frameworks.framework import launch_in
 from planner.units import GIB
 
 
@@ -47,13 +47,12 @@ def recipe_of_run(run: Run, extras: str) -> TitanRecipe:
     if "compile" in extras:
         raise UnsupportedError("a dry run of torchtitan is eager", "torch.compile")
     problem = replace(run.problem, stack=load_stack(EAGER))
-    layers = chunk_layers(problem.model.num_layers, run.config.pp, run.config.vpp)
-    return replace(titan_recipe_of(problem, run.config, layers), chunks_loss=False)
+    return replace(launched_recipe(launch_in(problem, run.config)), chunks_loss=False)
 
 
 def judged(row: Mapping[str, str], run: Run) -> Judged:
     """A run as told and as measured."""
-    from planner.dryrun.torchtitan_step import record_step
+    from planner.dryrun.torchtitan.step import record_step
 
     began, found, reason = time.process_time(), None, ""
     try:

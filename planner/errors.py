@@ -25,6 +25,7 @@ from planner.dialect import Dialect, in_words
 
 DISTRIBUTION: Final = "llm-training-planner"  # as pip installs it
 _FEW: Final = 30  # names that a message can hold
+_BEGINNING: Final = 300  # characters of another's message
 
 
 class PlannerError(Exception):
@@ -130,6 +131,11 @@ _OWN, _BE = (
     "Value error, ",
     "Input should be ",
 )  # before what pydantic says of an error that a check of ours, or it, raised
+
+
+def in_short(error: BaseException) -> str:
+    """What other software's error says, on one line: its kind, and the beginning of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_BEGINNING] or 'no message'}"
 
 
 def field_must(first: Mapping[str, Any], *others: Mapping[str, Any]) -> str:

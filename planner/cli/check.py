@@ -29,7 +29,7 @@ from planner.dialect import in_words, option
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.frameworks.framework import Framework, Launch, ParsedConfig
+    from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.model import ModelSpec
     from planner.spec.planfile import Choice
@@ -317,12 +317,13 @@ def _better(
     """The best configuration of the same job, found as `hidden`, and the change to the files in their own syntax, or
     by name where they are not of the kind that the export writes."""
     from planner.cli.changes import file_changes, setting_changes
+    from planner.frameworks.framework import launch_in
 
     faster = now.get("step_time_s", float("inf")) / best.step_time - 1
     if now["verdict"] in ("fits", "borderline") and faster <= 0.005:
         return None
     other = best.config.parallel()
-    launches = _launch(problem, config, parsed.layers), _launch(hidden, other, (), best)
+    launches = launch_in(problem, config, parsed.layers), launch_in(hidden, other, choice=best)
     lines, complete = file_changes(files, framework, parsed.version, *launches)
     changes = setting_changes(config, other, problem.context_kinds)
     if not complete:
@@ -334,28 +335,3 @@ def _better(
         "settings": changes,
         "diff": lines,
     }
-
-
-def _launch(
-    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], choice: Choice | None = None
-) -> Launch:
-    from planner.frameworks.details import read_details
-    from planner.frameworks.framework import Launch
-    from planner.frameworks.layout import chunk_layers
-
-    layers = choice.layers_per_stage if choice is not None else ()
-    layout = choice.layout if choice is not None else ""
-    dealt = chunks or chunk_layers(problem.model.num_layers, config.pp, config.vpp, layers, layout)
-    return Launch(
-        model=problem.model,
-        details=read_details(problem.model),
-        config=config,
-        job=problem.job,
-        devices=problem.cluster.num_devices,
-        devices_per_node=problem.cluster.devices_per_node,
-        accelerator=problem.cluster.accelerator.name,
-        chunks=dealt,
-        domain=problem.cluster.scale_up_domain,
-        torus=problem.cluster.tiers[0].torus,
-        stack=problem.stack,
-    )

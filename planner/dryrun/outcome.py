@@ -1,6 +1,6 @@
 """How much memory does a recorded step take, when, for what, and does it fit? The peaks of its replay.
 
-Left out: how it is recorded (`transformers_step.py`), and the words a report says it in.
+Left out: how it is recorded (`step.py` of each framework), and the words a report says it in.
 """
 
 from __future__ import annotations

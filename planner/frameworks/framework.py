@@ -297,6 +297,28 @@ def launch_of(
     )
 
 
+def launch_in(
+    problem: Problem, config: ParallelConfig, chunks: ChunkLayers = (), choice: Choice | None = None
+) -> Launch:
+    """A configuration of a problem, ready to be rendered: layers of its chunks as stated, else as a plan's `choice`
+    deals them, else evenly. Raises `InputError`."""
+    model, cluster = problem.model, problem.cluster
+    dealt = ((), "") if choice is None else (choice.layers_per_stage, choice.layout)
+    return Launch(
+        model=model,
+        details=read_details(model),
+        config=config,
+        job=problem.job,
+        devices=cluster.num_devices,
+        devices_per_node=cluster.devices_per_node,
+        accelerator=cluster.accelerator.name,
+        chunks=chunks or chunk_layers(model.num_layers, config.pp, config.vpp, *dealt),
+        stack=problem.stack,
+        domain=cluster.scale_up_domain,
+        torus=cluster.tiers[0].torus,
+    )
+
+
 def _stack(name: str, model: ModelSpec) -> Stack:
     """The shipped stack of that name; a plan keeps the name alone. Raises `InputError`."""
     if not is_shipped(name):

@@ -6,21 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recipe import Adapters, Recipe
 from planner.dryrun.recording import Holds
-from tests.dryrun.test_dryrun_step import TINY, held, memory
+from planner.dryrun.transformers.recipe import Adapters, Recipe
+from tests.dryrun.steps import TINY, held, memory
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers", "peft")
 RANK, TOKENS = 8, 512
 PLAIN = Recipe(TINY, "tiny", 1, TOKENS, adapters=Adapters(RANK, "all-linear"))
 # (outputs, inputs) of the linear layers of one of two layers
 LINEAR = [(256, 256), (128, 256), (128, 256), (256, 256), (640, 256), (640, 256), (256, 640)]
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    for name in ("torch", "transformers", "peft"):
-        pytest.importorskip(name)
 
 
 def adapted(**changed: object) -> Recipe:

@@ -6,28 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recipe import Recipe, Texts
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.transformers.recipe import Recipe, Texts
 from planner.errors import UnsupportedError
-from tests.dryrun.test_dryrun_step import HOPPER, TINY, held, memory
+from tests.dryrun.steps import TINY, held, memory, recorded
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers")
 ROWS, LENGTH, LAYERS, HEADS, KEY_HEADS, WIDTH = 2, 512, 2, 4, 2, 64
 PLAIN = Recipe(TINY, "tiny", ROWS, LENGTH)
 PADDED = replace(PLAIN, texts=Texts(200, packed=False))
 PACKED = replace(PLAIN, texts=Texts(200, packed=True), attention="flash_attention_2")
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-
-
-def recorded(recipe: Recipe) -> Recording:
-    from planner.dryrun.transformers_step import record_step
-
-    return record_step(recipe, HOPPER)
 
 
 def count(recording: Recording, name: str) -> int:

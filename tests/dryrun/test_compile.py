@@ -10,11 +10,12 @@ import pytest
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.allocator.trace import Kind
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recipe import Checkpointing, Recipe
 from planner.dryrun.recording import Phase, Recording
+from planner.dryrun.transformers.recipe import Checkpointing, Recipe
 from planner.errors import InputError
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers", "triton")
 HOPPER = (9, 0)
 BATCH, LENGTH, WIDTH, INNER, HEADS, VOCABULARY, LAYERS = 2, 512, 256, 640, 4, 2000, 2
 TOKENS = BATCH * LENGTH
@@ -56,17 +57,11 @@ call = runner.call
 """
 
 
-@pytest.fixture(autouse=True)
-def _needs_packages() -> None:
-    for name in ("torch", "transformers", "triton"):
-        pytest.importorskip(name)
-
-
 def of(**changes: Any) -> Recording:
     """What a step does that differs from the plain one; each is recorded once."""
     key = tuple(sorted(changes.items()))
     if key not in _RECORDED:
-        from planner.dryrun.transformers_step import record_step
+        from planner.dryrun.transformers.step import record_step
 
         _RECORDED[key] = record_step(replace(PLAIN, **changes), HOPPER)
     return _RECORDED[key]
@@ -179,7 +174,7 @@ def test_a_generated_program_is_run_as_it_stands() -> None:
 
 def test_a_missing_triton_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from planner.dryrun.compiled import lowering
-    from planner.dryrun.transformers_step import record_step
+    from planner.dryrun.transformers.step import record_step
 
     monkeypatch.setattr(lowering, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="Triton"):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.dryrun.allocator.settings import AllocatorSettings
+from planner.dryrun.deepspeed.recipe import DeepspeedRecipe, deepspeed_recipe
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recipe import Recipe
 from planner.errors import UnsupportedError
-from tests.dryrun.test_dryrun_question import asked
-from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, PARAMETERS, PLAIN
+from tests.dryrun.steps import HOPPER, LIMIT, PARAMETERS, PLAIN
+from tests.dryrun.test_dryrun_question import asked, posed
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers", "deepspeed")
 DATA = Path(__file__).parents[3] / "shared"
 RUNS, CONFIGS = DATA / "data" / "device" / "deepspeed_offload_one_gpu.csv", DATA / "device" / "configs"
 SMALL_BUCKETS: dict[str, Any] = {
@@ -27,26 +27,20 @@ SMALL_BUCKETS: dict[str, Any] = {
 HOST = {"device": "cpu", "pin_memory": True}
 
 
-@pytest.fixture(autouse=True)
-def _needs_deepspeed() -> None:
-    for package in ("torch", "transformers", "deepspeed"):
-        pytest.importorskip(package)
-
-
-def recipe(stage: int, ranks: int = 1, **zero: Any) -> Recipe:
+def recipe(stage: int, ranks: int = 1, **zero: Any) -> DeepspeedRecipe:
     settings = {
         "train_micro_batch_size_per_gpu": PLAIN.micro_batch,
         "bf16": {"enabled": True},
         "gradient_clipping": 1.0,
         "zero_optimization": {"stage": stage, **SMALL_BUCKETS, **zero},
     }
-    return replace(PLAIN, shards=ranks, deepspeed=settings)
+    return DeepspeedRecipe(**{**vars(PLAIN), "shards": ranks, "settings": settings})
 
 
-def memory(asked_for: Recipe) -> RankMemory:
-    from planner.dryrun.deepspeed_step import record_deepspeed_step
+def memory(asked_for: DeepspeedRecipe) -> RankMemory:
+    from planner.dryrun.deepspeed.step import record_step
 
-    return memory_of(record_deepspeed_step(asked_for, HOPPER), AllocatorSettings(), LIMIT)
+    return memory_of(record_step(asked_for, HOPPER), AllocatorSettings(), LIMIT)
 
 
 def test_sharded_states_take_a_rank_its_share() -> None:
@@ -79,12 +73,6 @@ def test_measured_steps_are_met() -> None:
 
 
 def test_what_is_not_run_is_refused_by_name() -> None:
-    from planner.answer.estimate import asked_config
-    from planner.ask.request import resolve
-    from planner.dryrun.question import recipe_of
-    from planner.spec.load_model import hf_fields
-
     question = asked(stack="deepspeed-2025+use-liger-kernel", set={"micro_batch": (2,), "zero": (2,)})
-    problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,), **question.restrict})
     with pytest.raises(UnsupportedError, match="use-liger-kernel"):
-        recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
+        deepspeed_recipe(posed(question))

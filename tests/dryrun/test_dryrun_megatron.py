@@ -15,7 +15,7 @@ from planner.answer.estimate import make_estimate
 from planner.ask.question import Request
 from planner.catalog.load_stacks import load_stack
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.megatron.recipe import MegatronRecipe, megatron_recipe
+from planner.dryrun.megatron.recipe import MegatronRecipe, launched_recipe
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.question import make_dryrun
 from planner.dryrun.recording import Holds, Recording
@@ -48,23 +48,29 @@ def recipe(model: ModelSpec, stack: str = "megatron-2026", **axes: Any) -> Megat
         model, read_details(model), config, Job(SEQ, config.dp * 8, **job), devices, 8, "h100-sxm-80g", chunks,
         stack=load_stack(stack),
     )  # fmt: skip
-    return megatron_recipe(launch, load_stack(stack))
+    return launched_recipe(launch)
+
+
+def stages(what: MegatronRecipe) -> tuple[int, ...]:
+    return tuple(one.rank for _, one in what.roles())
 
 
 def test_ranks_that_hold_the_same_are_run_once() -> None:
-    assert recipe(small(16), pp=8).ranks() == (0, 1, 7)
-    assert recipe(small(2), pp=2).ranks() == (0, 1)
-    assert recipe(small(2)).ranks() == (0,)
-    assert replace(recipe(small(16), pp=4), chunks=(4, 5, 4, 3)).ranks() == (0, 1, 2, 3)
-    assert recipe(moe_model(8, 1), pp=4, dp=4, ep=4).ranks() == (0, 1, 3)
+    assert stages(recipe(small(16), pp=8)) == (0, 1, 7)
+    assert stages(recipe(small(2), pp=2)) == (0, 1)
+    assert stages(recipe(small(2))) == (0,)
+    assert stages(replace(recipe(small(16), pp=4), chunks=(4, 5, 4, 3))) == (0, 1, 2, 3)
+    assert stages(recipe(moe_model(8, 1), pp=4, dp=4, ep=4)) == (0, 1, 3)
+    devices = [device for device, _ in recipe(small(2), pp=2, tp=2, dp=2).roles()]
+    assert devices == [0, 4]
 
 
 def test_as_many_micro_batches_are_run_as_are_in_flight_and_one_more() -> None:
     plain = recipe(small(8), pp=4)
-    assert [plain.run_microbatches(rank) for rank in range(4)] == [5, 4, 3, 2]
-    assert replace(plain, num_microbatches=3).run_microbatches(0) == 3
+    assert [replace(plain, rank=rank).run_microbatches for rank in range(4)] == [5, 4, 3, 2]
+    assert replace(plain, num_microbatches=3).run_microbatches == 3
     looped = recipe(small(8), pp=2, vpp=2, schedule=Schedule.INTERLEAVED)
-    assert [looped.run_microbatches(rank) for rank in range(2)] == [4, 4]
+    assert [replace(looped, rank=rank).run_microbatches for rank in range(2)] == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +119,9 @@ runs = pytest.mark.usefixtures("_needs_megatron_core")
 
 
 def recorded(what: MegatronRecipe) -> dict[int, Recording]:
-    from planner.dryrun.megatron.step import record_ranks
+    from planner.dryrun.megatron.step import record_step
 
-    return dict(record_ranks(what, HOPPER))
+    return {one.rank: record_step(one, HOPPER) for _, one in what.roles()}
 
 
 def memories(what: MegatronRecipe) -> dict[int, RankMemory]:
@@ -166,7 +172,8 @@ def test_more_micro_batches_change_no_peak(axes: dict[str, Any]) -> None:
     short = recipe(small(4), pp=2, **axes)
 
     class Longer(MegatronRecipe):
-        def run_microbatches(self, rank: int) -> int:
+        @property
+        def run_microbatches(self) -> int:
             return 8
 
     longer = Longer(**vars(short))
@@ -244,7 +251,7 @@ def test_a_question_about_megatron_is_answered_by_rank() -> None:
     )  # fmt: skip
     outside = make_estimate(asked).choices[0].memory.terms["outside_allocator"]
     found = make_dryrun(asked, AllocatorSettings())
-    assert [one.rank for one in found.ranks] == [0, 1]
+    assert [one.rank for one in found.ranks] == [0, 4]
     assert found.software["megatron-core"]
     assert found.estimated_peak == pytest.approx(found.worst.allocated_peak + outside, rel=0.05)
 

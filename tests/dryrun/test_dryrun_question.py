@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from planner.answer.estimate import asked_config
+from planner.answer.estimate import asked_config, make_estimate
 from planner.ask.question import DryrunQuestion, Request
 from planner.ask.request import resolve
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.methods import alone_known, trained_as
-from planner.dryrun.question import _known, allocator_limit, make_dryrun, recipe_of
-from planner.dryrun.recipe import (
+from planner.dryrun.asked import Asked
+from planner.dryrun.question import _known, allocator_limit, make_dryrun
+from planner.dryrun.transformers.asked import recipe_of
+from planner.dryrun.transformers.methods import alone_known, trained_as
+from planner.dryrun.transformers.recipe import (
     Adapters,
     Checkpointing,
     Method,
@@ -36,10 +38,14 @@ def asked(**other: Any) -> Request:
     return Request("llama-3.2-1b", "1x1 h100", 1, **(said | other))
 
 
-def recipe(**other: Any) -> Recipe:
-    question = asked(**other)
+def posed(question: Request) -> Asked:
     problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,), **question.restrict})
-    return recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
+    config = asked_config(question, problem)[0]
+    return Asked(question, problem, config, None, *hf_fields(question.model))
+
+
+def recipe(**other: Any) -> Recipe:
+    return recipe_of(posed(asked(**other)))
 
 
 def test_what_is_plain() -> None:
@@ -90,7 +96,6 @@ def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, A
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"stack": "nanotron-2024"}, "nanotron-2024"),
         ({"stack": "transformers-2026+use-liger-kernel-0.6.1"}, "use-liger-kernel-0.6.1"),
         ({"optimizer": "adamw-bf16", "stack": "transformers-2026+amp"}, "adamw-bf16"),
         ({"optimizer": "sgd", "stack": "transformers-2026+adamw-foreach"}, "adamw-foreach with sgd"),
@@ -171,8 +176,7 @@ def ways(gpus: int, stack: str = "transformers-2026", **axes: int) -> Recipe:
         "llama-3.2-1b", f"{gpus // 8}x8 h100", gpus, seq_len=2048, global_batch=str(2 * gpus), stack=stack,
         set={name: (value,) for name, value in axes.items()},
     )  # fmt: skip
-    problem, _ = resolve(question, {"tp": (1,), "cp": (1,), "pp": (1,), **question.restrict})
-    return recipe_of(problem, asked_config(question, problem)[0], *hf_fields(question.model))
+    return recipe_of(posed(question))
 
 
 def test_ranks_hold_copies_and_shards() -> None:
@@ -186,17 +190,53 @@ def test_ranks_hold_copies_and_shards() -> None:
 
 
 def test_the_allocator_has_what_the_driver_and_the_question_leave() -> None:
-    problem, _ = resolve(asked())
-    memory = problem.cluster.accelerator.memory
-    assert allocator_limit(problem, asked()) == int(memory - problem.stack.overhead.context)
-    kept = allocator_limit(problem, asked(min_free="4GiB"))
-    assert allocator_limit(problem, asked()) - kept == pytest.approx(4 * GIB, abs=1)
-    assert allocator_limit(problem, asked(headroom=0.5)) == int(memory / 2 - problem.stack.overhead.context)
+    one = posed(asked())
+    problem, memory = one.problem, one.problem.cluster.accelerator.memory
+    plain = allocator_limit(problem, one.config, asked())
+    assert plain == int(memory - problem.stack.overhead.context)
+    kept = allocator_limit(problem, one.config, asked(min_free="4GiB"))
+    assert plain - kept == pytest.approx(4 * GIB, abs=1)
+    halved = allocator_limit(problem, one.config, asked(headroom=0.5))
+    assert halved == int(memory / 2 - problem.stack.overhead.context)
+
+
+def test_what_was_kept_back_is_what_was_said() -> None:
+    """Also where a plan keeps as much unasked."""
+    limits = [make_limit(alone(headroom=share)) for share in (0.0, 0.04, 0.05, 0.06)]
+    assert limits == sorted(limits, reverse=True)
+    assert len(set(limits)) == 4
+    assert make_limit(alone()) == limits[0]
+
+
+def make_limit(question: DryrunQuestion) -> int:
+    one = posed(question)
+    return allocator_limit(one.problem, one.config, question)
+
+
+@pytest.mark.parametrize(
+    "stack", ["transformers-2026", "deepspeed-2025", "torchtitan-2026-eager", "megatron-2026"]
+)
+@pytest.mark.parametrize("gpus", [1, 8, 16])
+def test_the_same_lies_outside_the_allocator_as_an_estimate_says(stack: str, gpus: int) -> None:
+    zero = {"transformers-2026": 3, "torchtitan-2026-eager": 3}.get(stack, 1) if gpus > 1 else 0
+    question = Request(
+        "llama-3.2-1b", f"{-(-gpus // 8)}x{min(gpus, 8)} h100", gpus, seq_len=2048, global_batch="16", stack=stack,
+        set={"zero": (zero,), "micro_batch": (1,)},
+    )  # fmt: skip
+    one = posed(question)
+    outside = make_estimate(question).choices[0].memory.terms["outside_allocator"]
+    left = one.problem.cluster.accelerator.memory - allocator_limit(one.problem, one.config, question)
+    assert left == pytest.approx(outside, abs=1)
+
+
+def test_a_framework_that_is_not_run_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="nanotron-2024"):
+        make_dryrun(asked(stack="nanotron-2024"), AllocatorSettings())
 
 
 def test_a_missing_package_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "planner.dryrun.transformers_step", raising=False)
+    monkeypatch.delitem(sys.modules, "planner.dryrun.transformers.step", raising=False)
     with pytest.raises(InputError, match=r"llm-training-planner\[dryrun\]"):
         make_dryrun(asked(), AllocatorSettings())
 

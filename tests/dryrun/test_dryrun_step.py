@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Update, Weights
-from planner.dryrun.recording import Holds, Operation, Phase, Recording
+from planner.dryrun.recording import Holds, Operation, Phase
+from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Update, Weights
 from planner.errors import InputError, UnsupportedError
+from tests.dryrun.steps import HOPPER, PARAMETERS, PLAIN, TINY, TOKENS, held, memory, names, recorded
 
 pytestmark = pytest.mark.slow
-HOPPER = (9, 0)
-LIMIT = 2**40
-TINY: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 2, "vocab_size": 1000,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": False,
-}  # fmt: skip
-PLAIN = Recipe(TINY, "tiny", micro_batch=2, seq_len=512)
-TOKENS = 2 * 512
-# two layers of attention, MLP and norms, embedding, head and the last norm
-PARAMETERS = 2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 640 + 2 * 256) + 2 * 1000 * 256 + 256
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-
-
-def recorded(recipe: Recipe) -> Recording:
-    from planner.dryrun.transformers_step import record_step
-
-    return record_step(recipe, HOPPER)
-
-
-def memory(recipe: Recipe) -> RankMemory:
-    return memory_of(recorded(recipe), AllocatorSettings(), LIMIT)
-
-
-def held(found: RankMemory, holds: Holds) -> int:
-    return sum(one.size for one in found.alive if one.holds is holds)
-
-
-def names(recipe: Recipe) -> list[str]:
-    return [one.name for one in recorded(recipe).operations]
+NEEDS = ("torch", "transformers")
 
 
 def test_states_are_those_of_the_parameters() -> None:
@@ -263,7 +228,7 @@ def test_weights_have_no_values() -> None:
 def test_weights_have_the_format_that_they_are_loaded_in(held: str, formats: list[str]) -> None:
     import torch
 
-    from planner.dryrun.loaded import cast_as_loaded
+    from planner.dryrun.transformers.loaded import cast_as_loaded
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
     model._keep_in_fp32_modules, model._keep_in_fp32_modules_strict = ["1.bias"], ["0.b*s"]
@@ -273,7 +238,7 @@ def test_weights_have_the_format_that_they_are_loaded_in(held: str, formats: lis
 
 def test_tokens_have_no_meaning_of_their_own() -> None:
     transformers = pytest.importorskip("transformers")
-    from planner.dryrun.transformers_step import plain_token
+    from planner.dryrun.transformers.model import plain_token
 
     config = transformers.LlamaConfig(pad_token_id=0, bos_token_id=1, eos_token_id=[2, 4])
     assert plain_token(config) == 3

@@ -9,11 +9,12 @@ import pytest
 
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recipe import Recipe, Update, Weights
 from planner.dryrun.recording import Holds, Phase
-from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, TINY
+from planner.dryrun.transformers.recipe import Recipe, Update, Weights
+from tests.dryrun.steps import HOPPER, LIMIT, TINY
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers")
 # (rows, columns) of every matrix and the length of every vector of two layers, embedding, head and last norm
 LAYER = [(256, 256), (128, 256), (128, 256), (256, 256), (640, 256), (640, 256), (256, 640)]
 OUTER = [(1000, 256), (1000, 256)]
@@ -21,15 +22,9 @@ NORMS = [(256,)] * 5
 ALL = 2 * LAYER + OUTER + NORMS
 
 
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-
-
 def states(update: Update, weights: Weights = Weights.BF16) -> int:
     """Bytes that the allocator is asked for and that hold states, at the end of the second step."""
-    from planner.dryrun.transformers_step import record_step
+    from planner.dryrun.transformers.step import record_step
 
     recording = record_step(Recipe(TINY, "tiny", 1, 64, weights=weights, update=update), HOPPER)
     alive = memory_of(recording, AllocatorSettings(), LIMIT).alive
@@ -75,7 +70,7 @@ def test_muon_has_one_moment_of_the_matrices_of_layers() -> None:
 
 def test_muon_multiplies_matrices_five_times_in_16_bits() -> None:
     """Of each matrix: its square, the square of that, and the product with it, in every iteration."""
-    from planner.dryrun.transformers_step import record_step
+    from planner.dryrun.transformers.step import record_step
 
     recording = record_step(Recipe(TINY, "tiny", 1, 64, update=Update.MUON, weights=Weights.AMP_BF16), HOPPER)
     mine = [one for one in recording.operations if one.phase is Phase.OPTIMIZER]
@@ -97,7 +92,7 @@ def test_states_are_those_of_bitsandbytes(bits: int, slow: bool) -> None:
     import torch
 
     library = pytest.importorskip("bitsandbytes")
-    from planner.dryrun.bitsandbytes_updates import BlockwiseAdam
+    from planner.dryrun.transformers.bitsandbytes_updates import BlockwiseAdam
 
     weights = [torch.nn.Parameter(torch.ones(shape)) for shape in ((64, 100), (300,), (64, 64))]
     for one in weights:

@@ -8,27 +8,16 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.recipe import Checkpointing, Recipe, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.timeline import blocks_after
+from planner.dryrun.transformers.recipe import Checkpointing, Recipe, Weights
 from planner.errors import UnsupportedError
-from tests.dryrun.test_dryrun_step import HOPPER, TINY
+from tests.dryrun.steps import TINY, recorded
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers")
 TOKENS, HIDDEN, FFN, HEADS, KEYS, VOCABULARY, LAYERS = 1024, 256, 640, 4, 128, 1000, 2
 LIGER = Recipe(TINY, "tiny", 2, 512, liger=True)
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-
-
-def recorded(recipe: Recipe) -> Recording:
-    from planner.dryrun.transformers_step import record_step
-
-    return record_step(recipe, HOPPER)
 
 
 def kept(recording: Recording) -> int:

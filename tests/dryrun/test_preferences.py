@@ -6,27 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.timeline import blocks_after
-from tests.dryrun.test_dryrun_step import HOPPER, PARAMETERS, TINY, held, memory
+from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Weights
+from tests.dryrun.steps import PARAMETERS, TINY, held, memory, recorded
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers", "peft", "trl")
 LENGTH, LAYERS, VOCABULARY, HIDDEN = 256, 2, 1000, 256
 DPO = Recipe(TINY, "tiny", 2, LENGTH, objective=Objective(Method.DPO, 0.1, completion=100))
 GRPO = replace(DPO, objective=Objective(Method.GRPO, 0.0, completion=100))
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    for name in ("torch", "transformers", "peft", "trl"):
-        pytest.importorskip(name)
-
-
-def recorded(recipe: Recipe) -> Recording:
-    from planner.dryrun.transformers_step import record_step
-
-    return record_step(recipe, HOPPER)
 
 
 def passes(recording: Recording) -> float:

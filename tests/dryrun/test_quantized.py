@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.recipe import Adapters, Checkpointing, Recipe, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
-from tests.dryrun.test_dryrun_step import HOPPER, TINY, held, memory
+from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Weights
+from tests.dryrun.steps import HOPPER, TINY, held, memory
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers", "peft")
 RANK, TOKENS, LAYERS = 8, 512, 2
 LINEAR = [(256, 256), (128, 256), (128, 256), (256, 256), (640, 256), (640, 256), (256, 640)]
 OUTER = 2 * 1000 * 256 + (2 * LAYERS + 1) * 256  # embedding, head and norms
 ADAPTERS = LAYERS * sum(RANK * (rows + columns) for rows, columns in LINEAR)
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    for name in ("torch", "transformers", "peft"):
-        pytest.importorskip(name)
 
 
 def recipe(bits: int, **changed: Any) -> Recipe:
@@ -32,7 +27,7 @@ def recipe(bits: int, **changed: Any) -> Recipe:
 
 
 def recorded(found: Recipe) -> Recording:
-    from planner.dryrun.transformers_step import record_step
+    from planner.dryrun.transformers.step import record_step
 
     return record_step(found, HOPPER)
 
@@ -101,7 +96,7 @@ def test_a_layer_of_4_bits_is_that_of_bitsandbytes() -> None:
     import torch
 
     library = pytest.importorskip("bitsandbytes")
-    from planner.dryrun.quantized import Linear4
+    from planner.dryrun.transformers.quantized import Linear4
 
     plain = torch.nn.Linear(256, 192, bias=False, dtype=torch.bfloat16)
     own = library.nn.Linear4bit(256, 192, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4")
@@ -120,7 +115,7 @@ def test_a_layer_of_8_bits_is_that_of_bitsandbytes() -> None:
     import torch
 
     library = pytest.importorskip("bitsandbytes")
-    from planner.dryrun.quantized import Linear8
+    from planner.dryrun.transformers.quantized import Linear8
 
     plain = torch.nn.Linear(256, 192, bias=False, dtype=torch.bfloat16)
     own = library.nn.Linear8bitLt(256, 192, bias=False, has_fp16_weights=False, threshold=6.0)
@@ -141,9 +136,9 @@ def test_an_adapter_keeps_what_that_of_peft_keeps_beside_4_bits() -> None:
     library = pytest.importorskip("bitsandbytes")
     from peft.tuners.lora.bnb import Linear4bit
 
-    from planner.dryrun.adapters import _Adapted4
     from planner.dryrun.on_cuda import cuda_branches
-    from planner.dryrun.quantized import Linear4
+    from planner.dryrun.transformers.adapters import _Adapted4
+    from planner.dryrun.transformers.quantized import Linear4
 
     plain = torch.nn.Linear(256, 192, bias=False, dtype=torch.bfloat16)
     config = peft.LoraConfig(r=8, lora_alpha=16)

@@ -8,29 +8,18 @@ import pytest
 
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recipe import Recipe, Sharding, Weights
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.transformers.recipe import Sharding, Weights
 from planner.errors import UnsupportedError
-from tests.dryrun.test_dryrun_step import HOPPER, LIMIT, PARAMETERS, PLAIN, TINY, held, memory
+from tests.dryrun.steps import LIMIT, PARAMETERS, PLAIN, TINY, held, memory, recorded
 
 pytestmark = pytest.mark.slow
+NEEDS = ("torch", "transformers", "accelerate")
 RANKS = 8
 SHARDED = replace(PLAIN, sharding=Sharding.WEIGHTS, shards=RANKS)
 EMBEDDING = 1000 * 256
 LAYER = (PARAMETERS - 2 * EMBEDDING - 256) // 2
 BF16 = 2
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    for package in ("torch", "transformers", "accelerate"):
-        pytest.importorskip(package)
-
-
-def recorded(recipe: Recipe) -> Recording:
-    from planner.dryrun.transformers_step import record_step
-
-    return record_step(recipe, HOPPER)
 
 
 def counted(recording: Recording, name: str) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.torchtitan_recipe import EAGER, TitanRecipe, family_of, titan_recipe_of
+from planner.dryrun.torchtitan.recipe import EAGER, TitanRecipe, family_of, launched_recipe
 from planner.errors import UnsupportedError
-from planner.frameworks.layout import chunk_layers
+from planner.frameworks.framework import launch_in
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
@@ -24,8 +24,7 @@ def recipe(config: ParallelConfig, name: str = MODEL, stack: str = EAGER, **said
     asked = problem(
         load_model(name), f"{-(-devices // 8)}x{min(devices, 8)} h100 400G-ib", stack=stack, **whole
     )
-    layers = chunk_layers(asked.model.num_layers, config.pp, config.vpp)
-    return titan_recipe_of(asked, config, layers)
+    return launched_recipe(launch_in(asked, config))
 
 
 def test_settings_are_those_of_the_launch_files() -> None:

@@ -10,21 +10,16 @@ import pytest
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Holds, Recording
-from planner.dryrun.torchtitan_recipe import TitanRecipe
+from planner.dryrun.torchtitan.recipe import TitanRecipe
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 
 # torchtitan and what it loads warn of what they use themselves
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+NEEDS = ("torch", "torchtitan")
 HOPPER = (9, 0)
 LIMIT = 2**40
 FP32 = 4
-
-
-@pytest.fixture(autouse=True)
-def _needs_torchtitan() -> None:
-    for package in ("torch", "torchtitan"):
-        pytest.importorskip(package)
 
 
 def cut(name: str, layers: int) -> ModelSpec:
@@ -52,7 +47,7 @@ def recipe(model: ModelSpec, ranks: int, micro_batches: int = 1, **said: Any) ->
 
 
 def recorded(asked: TitanRecipe) -> Recording:
-    from planner.dryrun.torchtitan_step import record_step
+    from planner.dryrun.torchtitan.step import record_step
 
     return record_step(asked, HOPPER)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.dialect import option
+from planner.dryrun.asked import Asked
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.arguments import option_groups
@@ -17,7 +18,6 @@ from planner.frameworks.megatron.parse_model import pattern
 from planner.spec.config import OFFLOAD_LABELS, CudaGraphs, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel
 
 RELEASE: Final = "0.16.1"  # of Megatron-Core, which is run
@@ -43,6 +43,13 @@ class MegatronRecipe:
     micro_batch: int
     seq_len: int
     num_microbatches: int
+    rank: int = 0
+    """Of the pipeline, which is run."""
+
+    @property
+    def first_device(self) -> int:
+        """Number of the first device that holds the rank's layers."""
+        return self.rank * (self.devices // self.config.pp)
 
     @property
     def devices(self) -> int:
@@ -53,9 +60,9 @@ class MegatronRecipe:
         """The same with other micro-batches and sequences."""
         return replace(self, micro_batch=micro_batch, seq_len=seq_len)
 
-    def ranks(self) -> tuple[int, ...]:
-        """Pipeline ranks that differ by more than in how many micro-batches are in flight: of those that hold the same
-        layers, the first, which has most."""
+    def roles(self) -> tuple[tuple[int, MegatronRecipe], ...]:
+        """Pipeline ranks that differ by more than in how many micro-batches are in flight, each as the first of its
+        devices: of those that hold the same layers, the first, which has most."""
         pp, found = self.config.pp, dict[tuple[object, ...], int]()
         starts = [sum(self.chunks[:chunk]) for chunk in range(len(self.chunks))]
         for rank in range(pp):
@@ -65,21 +72,31 @@ class MegatronRecipe:
                 for chunk in own
             )
             found.setdefault((rank == 0, rank == pp - 1, layers), rank)
-        return tuple(found.values())
+        each = (replace(self, rank=rank) for rank in found.values())
+        return tuple((one.first_device, one) for one in each)
 
-    def run_microbatches(self, rank: int) -> int:
+    @property
+    def run_microbatches(self) -> int:
         """Of those of a step, how many are run: until the rank has had most in flight, and one more.
 
         1F1B has pp - rank in flight; interleaved, whose micro-batches come in groups of pp, less than those of two.
         Of those that are not run the reported losses are missing, some 1.5 KiB each on the last rank.
         """
         pp, vpp = self.config.pp, self.config.vpp
-        return min(self.num_microbatches, 2 * pp if vpp > 1 else pp - rank + 1)
+        return min(self.num_microbatches, 2 * pp if vpp > 1 else pp - self.rank + 1)
 
 
-def megatron_recipe(launch: Launch, stack: Stack) -> MegatronRecipe:
-    """What is run of a launch on a stack. Raises `UnsupportedError` for what is not run."""
-    _check(launch, stack)
+def megatron_recipe(asked: Asked) -> MegatronRecipe:
+    """What Megatron-Core runs of a configuration. Raises `UnsupportedError` for what is not run."""
+    if asked.estimate is None:
+        must = "a dry run of Megatron needs a model that planner has a reader for"
+        raise UnsupportedError(must, asked.name, f"{option('stack', 'transformers-2026')} runs it")
+    return launched_recipe(asked.launch())
+
+
+def launched_recipe(launch: Launch) -> MegatronRecipe:
+    """The same of what its files would be written from. Raises `UnsupportedError`."""
+    _check(launch)
     groups = option_groups(launch, RELEASE)
     arguments = {words[0]: words[1:] for group in _GROUPS for words in groups[group]}
     multiple = launch.pad_vocabulary * launch.config.tp
@@ -97,8 +114,10 @@ def megatron_recipe(launch: Launch, stack: Stack) -> MegatronRecipe:
     )
 
 
-def _check(launch: Launch, stack: Stack) -> None:
+def _check(launch: Launch) -> None:
     """Refuse by name what is not run. Raises `UnsupportedError`."""
+    stack = launch.stack
+    assert stack is not None, "of a problem"
     model, config, job, kernels = launch.model, launch.config, launch.job, stack.kernels
     refused = [
         (f"the precision {job.precision}", job.precision is not Precision.BF16),
@@ -110,6 +129,8 @@ def _check(launch: Launch, stack: Stack) -> None:
         ("CUDA graphs", config.cuda_graph_impl != CudaGraphs.NONE),
         (f"attention of the stack {stack.name}, which writes scores out", kernels.attention not in _FLASH),
         ("dropout", kernels.dropout),
+        ("LoRA", job.lora_rank is not None),
+        ("copies of experts", bool(job.expert_replicas)),
         ("activations kept in 8 bits", bool(kernels.activation_input_bytes)),
         ("state spaces and delta nets", bool(model.state_spaces)),
         ("sparse attention", bool(model.indexers) or model.gathers_keys),

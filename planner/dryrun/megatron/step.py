@@ -36,50 +36,46 @@ from planner.dryrun.megatron.stand_ins import NoValues, without_gpu
 from planner.dryrun.on_cuda import cuda_branches
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
-from planner.errors import PlannerError, UnsupportedError
+from planner.errors import PlannerError, UnsupportedError, in_short
 
 
-def record_ranks(recipe: MegatronRecipe, capability: tuple[int, int]) -> Iterator[tuple[int, Recording]]:
-    """Everything that building each pipeline rank that differs, and two of its steps, ask of a device.
+def record_step(recipe: MegatronRecipe, capability: tuple[int, int]) -> Recording:
+    """Everything that building a pipeline rank and two of its steps ask of a device.
 
     Raises `UnsupportedError` for what cannot be run.
     """
-    for rank in recipe.ranks():
-        yield rank, _record_rank(recipe, rank, capability)
-
-
-def _record_rank(recipe: MegatronRecipe, rank: int, capability: tuple[int, int]) -> Recording:
     recorder = Recorder(NoValues(), capability)
     try:
         with (
-            _in_group(recipe, rank),
+            _in_group(recipe),
             without_gpu(recorder, capability),
             _recorded(recipe, recorder) as settings,
         ):
-            _run(settings, recipe, rank, recorder)
+            _run(settings, recipe, recorder)
             end = len(recorder.recording.trace)
     except PlannerError:
         raise
     except Exception as error:  # whatever the package's own code, or an operation without shapes, ends with
         must = f"a dry run needs a step that Megatron-Core runs on tensors without data, here {recipe.name}'s"
-        text = str(error).strip().partition("\n")[0][:300] or "no message"
-        raise UnsupportedError(must, f"{type(error).__name__}: {text}") from error
+        raise UnsupportedError(must, in_short(error)) from error
     recorder.recording.end = end
     gc.collect()
     return recorder.recording
 
 
 @contextmanager
-def _in_group(recipe: MegatronRecipe, rank: int) -> Iterator[None]:
+def _in_group(recipe: MegatronRecipe) -> Iterator[None]:
     """The first of the devices of a pipeline rank, in a world in which nothing is sent, and silent."""
-    level, first = logging.root.manager.disable, rank * (recipe.devices // recipe.config.pp)
+    level = logging.root.manager.disable
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         logging.disable(logging.ERROR)
         stack.callback(logging.disable, level)
         stack.callback(setattr, sys, "excepthook", sys.excepthook)  # PyTorch puts one in that names the rank
-        torch.distributed.init_process_group("fake", rank=first, world_size=recipe.devices, store=FakeStore())
+        torch.distributed.init_process_group(
+            "fake", rank=recipe.first_device, world_size=recipe.devices, store=FakeStore()
+        )
         stack.callback(torch.distributed.destroy_process_group)
         yield
 
@@ -105,9 +101,9 @@ def _recorded(recipe: MegatronRecipe, recorder: Recorder) -> Iterator[Settings]:
         yield settings
 
 
-def _run(settings: Settings, recipe: MegatronRecipe, rank: int, recorder: Recorder) -> None:
+def _run(settings: Settings, recipe: MegatronRecipe, recorder: Recorder) -> None:
     config = settings.transformer
-    chunks = _chunks(settings, recipe, rank, recorder)
+    chunks = _chunks(settings, recipe, recorder)
     optimizer = optimizers.get_megatron_optimizer(settings.optimizer, chunks, use_gloo_process_groups=False)
     _hold_states(chunks, optimizer, recorder)
     config.finalize_model_grads_func = distributed.finalize_model_grads
@@ -128,7 +124,7 @@ def _run(settings: Settings, recipe: MegatronRecipe, rank: int, recorder: Record
                 forward_step_func=partial(_forward, recorder, recipe),
                 data_iterator=[None] * len(chunks) if len(chunks) > 1 else None,
                 model=chunks,
-                num_microbatches=recipe.run_microbatches(rank),
+                num_microbatches=recipe.run_microbatches,
                 seq_length=recipe.seq_len,
                 micro_batch_size=recipe.micro_batch,
                 forward_only=False,
@@ -143,7 +139,7 @@ def _one_or_all(functions: list[Any]) -> Any:
     return functions if len(functions) > 1 else functions[0]
 
 
-def _chunks(settings: Settings, recipe: MegatronRecipe, rank: int, recorder: Recorder) -> list[Any]:
+def _chunks(settings: Settings, recipe: MegatronRecipe, recorder: Recorder) -> list[Any]:
     """The rank's part of the model, as Megatron-LM's `get_model` builds it."""
     pp, vpp = recipe.config.pp, recipe.config.vpp
     built = []
@@ -153,8 +149,8 @@ def _chunks(settings: Settings, recipe: MegatronRecipe, rank: int, recorder: Rec
             GPTModel(
                 config=settings.transformer,
                 transformer_layer_spec=block_spec(settings.transformer, stage),
-                pre_process=rank == 0 and chunk == 0,
-                post_process=rank == pp - 1 and chunk == vpp - 1,
+                pre_process=recipe.rank == 0 and chunk == 0,
+                post_process=recipe.rank == pp - 1 and chunk == vpp - 1,
                 vp_stage=stage,
                 **settings.model,
             )

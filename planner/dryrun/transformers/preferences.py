@@ -22,10 +22,10 @@ from trl.kernels import chunked_logprob
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import dpo_trainer, grpo_trainer, utils
 
-from planner.dryrun.batches import inputs_of, known
-from planner.dryrun.recipe import Checkpointing, Method, Objective, Recipe
 from planner.dryrun.recorder import Recorder
-from planner.dryrun.stand_in import stand_in
+from planner.dryrun.transformers.batches import inputs_of, known
+from planner.dryrun.transformers.recipe import Checkpointing, Method, Objective, Recipe
+from planner.dryrun.transformers.stand_in import stand_in
 
 _DPO_OUTPUTS: Final = ("log_probs", "entropy", "mean_logits", "is_top1")
 _GRPO_OUTPUTS: Final = ("log_probs", "entropy")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from planner.dryrun.stand_in import stand_in
+from planner.dryrun.transformers.stand_in import stand_in
 
 SMALLEST: Final = 4096  # elements of what has states of 8 bits
 BLOCK: Final = 256  # values that share a scale

@@ -12,45 +12,39 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from planner.dryrun.deepspeed.recipe import DeepspeedRecipe
 from planner.dryrun.processes import Device, process_of
-from planner.dryrun.recipe import MOST_MICROBATCHES, Recipe
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
-from planner.dryrun.transformers_step import (
-    _config_of,
-    _experts,
-    _in_short,
-    _not_traced,
-    _on_device,
-    _prepared,
-    plain_token,
-)
+from planner.dryrun.transformers.library import not_traced, on_device
+from planner.dryrun.transformers.model import config_of, experts_of, plain_token, prepared
+from planner.dryrun.transformers.recipe import MOST_MICROBATCHES
 from planner.dryrun.values import Values
-from planner.errors import InputError, PlannerError, UnsupportedError, install_hint
+from planner.errors import InputError, PlannerError, UnsupportedError, in_short, install_hint
 
 _DEVICE: Final = "cpu:0"
-_PROCESS_WIDE: Final = ("deepspeed.utils.groups", "deepspeed.comm.comm")  # which keep process groups
+# which keep process groups, and functions that ZeRO-3 replaces
+_PROCESS_WIDE: Final = ("deepspeed.utils.groups", "deepspeed.comm.comm", "torch.nn.functional")
 
 
-def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
+def record_step(recipe: DeepspeedRecipe, capability: tuple[int, int]) -> Recording:
     """Everything that building a model and two of its steps ask of a device and of its host, of one rank.
 
     Raises `InputError` where DeepSpeed is missing or refuses, `UnsupportedError` for what cannot be run.
     """
     deepspeed = _deepspeed()
-    config = _config_of(recipe)
-    recorder = Recorder(_Values(_experts(config)), capability)
+    config = config_of(recipe)
+    recorder = Recorder(_Values(experts_of(config)), capability)
     recorder.host_is_apart = True
     with (
-        redirect_stdout(sys.stderr),
-        _on_device() as undone,
+        on_device() as undone,
         process_of(0, recipe.ranks, recorder),
         _accelerator(deepspeed, recorder),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -58,10 +52,10 @@ def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Record
     ):
         try:
             with torch.device(_DEVICE):
-                model = _prepared(recipe, config, recorder, undone)
+                model = prepared(recipe, config, recorder, undone)
             recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
             recorder.name_modules(model)
-            with _not_traced():
+            with not_traced():
                 _step_twice(deepspeed, recipe, model, config, recorder)
         except PlannerError:
             raise
@@ -69,7 +63,7 @@ def record_deepspeed_step(recipe: Recipe, capability: tuple[int, int]) -> Record
             must = (
                 f"a dry run needs a step that DeepSpeed {deepspeed.__version__} runs on tensors without data"
             )
-            raise UnsupportedError(must, f"{type(error).__name__}: {_in_short(error)}") from error
+            raise UnsupportedError(must, in_short(error)) from error
         del model
         gc.collect()
     return recorder.recording
@@ -87,8 +81,7 @@ class _Values(Values):
 def _deepspeed() -> Any:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # which it looks for when it is imported
     try:
-        with redirect_stdout(sys.stderr):  # where its log goes to from then on
-            import deepspeed
+        import deepspeed
     except ImportError as error:
         raise InputError("a dry run of DeepSpeed needs it", str(error), install_hint("frameworks")) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
@@ -176,11 +169,11 @@ def _accelerator_class() -> Any:
     return Accelerator
 
 
-def _step_twice(deepspeed: Any, recipe: Recipe, model: Any, config: Any, recorder: Recorder) -> None:
+def _step_twice(deepspeed: Any, recipe: DeepspeedRecipe, model: Any, config: Any, recorder: Recorder) -> None:
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     settings = {
         key: value
-        for key, value in recipe.deepspeed.items()
+        for key, value in recipe.settings.items()
         if key not in ("optimizer", "train_batch_size", "steps_per_print", "wall_clock_breakdown")
     } | {
         "train_micro_batch_size_per_gpu": recipe.micro_batch,

@@ -1,67 +1,54 @@
 """Which step of DeepSpeed's does a question mean? Its `ds_config.json`, as `planner export` writes it.
 
-Left out: how it runs (`deepspeed_step.py`).
+Left out: how it runs (`step.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.dialect import option
-from planner.dryrun.recipe import Checkpointing, Recipe, Weights
+from planner.dryrun.asked import Asked
+from planner.dryrun.transformers.recipe import Checkpointing, Recipe, Weights
 from planner.errors import UnsupportedError
 from planner.frameworks.deepspeed.settings import settings_of
-from planner.frameworks.details import read_details
-from planner.frameworks.framework import Launch
-from planner.frameworks.layout import chunk_layers
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ParallelConfig, Recompute
+from planner.spec.config import OFFLOAD_ACTIVATIONS, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.rule import Problem
-
-DEEPSPEED = "deepspeed"
 
 
-def deepspeed_recipe(
-    problem: Problem, config: ParallelConfig, name: str, fields: Mapping[str, Any], options: set[str]
-) -> Recipe:
+@dataclass(frozen=True)
+class DeepspeedRecipe(Recipe):
+    """One rank's training step of a Hugging Face model under DeepSpeed's engine."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """`ds_config.json`."""
+
+
+def deepspeed_recipe(asked: Asked) -> DeepspeedRecipe:
     """What DeepSpeed runs of a configuration, on each of its ranks. Raises `UnsupportedError` for what is not run."""
-    _check(problem, config, options)
-    half = problem.job.precision is Precision.FP16
-    return Recipe(
-        config=fields,
-        name=name,
+    _check(asked)
+    config, job = asked.config, asked.problem.job
+    return DeepspeedRecipe(
+        config=asked.fields,
+        name=asked.name,
         micro_batch=config.micro_batch,
-        seq_len=problem.job.seq_len,
+        seq_len=job.seq_len,
         num_microbatches=config.num_microbatches,
-        weights=Weights.FP16 if half else Weights.BF16,
+        weights=Weights.FP16 if job.precision is Precision.FP16 else Weights.BF16,
         checkpointing=(
             Checkpointing.NON_REENTRANT if config.recompute == Recompute.FULL else Checkpointing.NONE
         ),
         shards=config.dp,
-        deepspeed=settings_of(_launch(problem, config)),
+        settings=settings_of(asked.launch()),
     )
 
 
-def _launch(problem: Problem, config: ParallelConfig) -> Launch:
-    cluster, model = problem.cluster, problem.model
-    return Launch(
-        model=model,
-        details=read_details(model),
-        config=config,
-        job=problem.job,
-        devices=cluster.num_devices,
-        devices_per_node=cluster.devices_per_node,
-        accelerator=cluster.accelerator.name,
-        chunks=chunk_layers(model.num_layers, 1, 1),
-        stack=problem.stack,
-    )
-
-
-def _check(problem: Problem, config: ParallelConfig, options: set[str]) -> None:
-    job = problem.job
-    others = sorted(options - {"pure-bf16"})
+def _check(asked: Asked) -> None:
+    job, config = asked.problem.job, asked.config
+    others = sorted(asked.options - {"pure-bf16"})
     refused = [
         (f"the options {', '.join(others)}", bool(others)),
         (f"tp={config.tp} pp={config.pp} cp={config.cp}", config.tp * config.pp * config.cp > 1),

@@ -36,15 +36,15 @@ from torchtitan.trainer import Trainer  # noqa: E402
 from planner.dryrun.folding import UnequalPartsError, lengthened  # noqa: E402
 from planner.dryrun.on_cuda import cuda_branches  # noqa: E402
 from planner.dryrun.processes import process_of  # noqa: E402
-from planner.dryrun.recipe import MOST_MICROBATCHES  # noqa: E402
 from planner.dryrun.recorder import Recorder  # noqa: E402
 from planner.dryrun.recording import Holds, Phase, Recording  # noqa: E402
-from planner.dryrun.torchtitan_attention import Mask, flex_attention  # noqa: E402
-from planner.dryrun.torchtitan_models import torchtitan_model  # noqa: E402
-from planner.dryrun.torchtitan_pipeline import Stage, stage_alone  # noqa: E402
-from planner.dryrun.torchtitan_recipe import TitanRecipe  # noqa: E402
+from planner.dryrun.torchtitan.attention import Mask, flex_attention  # noqa: E402
+from planner.dryrun.torchtitan.models import torchtitan_model  # noqa: E402
+from planner.dryrun.torchtitan.pipeline import Stage, stage_alone  # noqa: E402
+from planner.dryrun.torchtitan.recipe import TitanRecipe  # noqa: E402
+from planner.dryrun.transformers.recipe import MOST_MICROBATCHES  # noqa: E402
 from planner.dryrun.values import NoValues  # noqa: E402
-from planner.errors import PlannerError, UnsupportedError  # noqa: E402
+from planner.errors import PlannerError, UnsupportedError, in_short  # noqa: E402
 
 _BACKEND: Final = "partial_dtensor"
 _CHECKPOINTING: Final = {"none": None, "selective": SelectiveAC.Config(), "full": FullAC.Config()}
@@ -73,7 +73,7 @@ def record_step(recipe: TitanRecipe, capability: tuple[int, int]) -> Recording:
             raise
         except Exception as error:  # whatever its code, or an operation without shapes, ends with
             must = f"a dry run needs a step that runs on tensors without data, here {recipe.model.name}'s by torchtitan"
-            raise UnsupportedError(must, f"{type(error).__name__}: {str(error).strip()[:300]}") from error
+            raise UnsupportedError(must, in_short(error)) from error
         recorder.recording.end = len(recorder.recording.trace)
         stage = run.stage
         del run

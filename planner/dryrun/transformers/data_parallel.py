@@ -21,7 +21,7 @@ import transformers
 
 from planner.dialect import option
 from planner.dryrun.processes import mesh_of
-from planner.dryrun.recipe import Recipe, Sharding
+from planner.dryrun.transformers.recipe import Recipe, Sharding
 from planner.errors import UnsupportedError
 
 _REPLICAS: Final = "replicas"

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 from planner.dryrun.folding import SHORTEST, Part
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Phase
-from planner.dryrun.torchtitan_recipe import TitanRecipe
+from planner.dryrun.torchtitan.recipe import TitanRecipe
 
 _ALL_IN_FLIGHT: Final = ("GPipe", "LoopedBFS")
 _ORDERED: Final = ("Interleaved1F1B",)  # whose actions are listed beforehand

@@ -1,7 +1,7 @@
 """Which of torchtitan's steps is run? Its own settings, as its launch files state them, of one rank.
 
 Left out: how they follow from a configuration (`frameworks/torchtitan`), and how the step runs
-(`torchtitan_step.py`).
+(`step.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from planner.dialect import option
+from planner.dryrun.asked import Asked
 from planner.errors import UnsupportedError
-from planner.frameworks.details import Details
 from planner.frameworks.framework import Launch
-from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.torchtitan.names import CLI, chunks_loss, compiles
 from planner.frameworks.torchtitan.options import recompute_mode
 from planner.frameworks.torchtitan.settings import settings_of
 from planner.spec.attention import AttentionKind, QkNorm
-from planner.spec.config import ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.rule import Problem
 
 EAGER: Final = "torchtitan-2026-eager"
 
@@ -102,26 +99,17 @@ class TitanRecipe:
         return tuple((one.rank, one) for one in each)
 
 
-def titan_recipe_of(problem: Problem, config: ParallelConfig, chunks: ChunkLayers) -> TitanRecipe:
-    """What torchtitan runs of a configuration whose pipeline chunks have so many layers.
+def titan_recipe(asked: Asked) -> TitanRecipe:
+    """What torchtitan runs of a configuration. Raises `UnsupportedError` for what is not run."""
+    return launched_recipe(asked.launch())
 
-    Raises `UnsupportedError` for what is not run.
-    """
-    launch = Launch(
-        model=problem.model,
-        details=Details(),
-        config=config,
-        job=problem.job,
-        devices=problem.cluster.num_devices,
-        devices_per_node=problem.cluster.devices_per_node,
-        accelerator=problem.cluster.accelerator.name,
-        chunks=chunks,
-        stack=problem.stack,
-    )
+
+def launched_recipe(launch: Launch) -> TitanRecipe:
+    """The same of what its files would be written from. Raises `UnsupportedError`."""
     _check(launch)
     settings = settings_of(launch, CLI)
     return TitanRecipe(
-        model=problem.model,
+        model=launch.model,
         settings={name: settings[name] for name in ("training", "parallelism")},
         checkpointing=recompute_mode(launch),
         chunks_loss=chunks_loss(launch),

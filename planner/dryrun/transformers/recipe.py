@@ -6,9 +6,9 @@ Left out: what the step costs (`cost/`); how a question is read (`ask/`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 
 class Weights(StrEnum):
@@ -138,8 +138,6 @@ class Recipe:
     replicas: int = 1
     """Such copies."""
 
-    deepspeed: Mapping[str, Any] = field(default_factory=dict)
-    """`ds_config.json`, where DeepSpeed runs the step."""
     tensor: int = 1
     """Ranks that divide every layer between them."""
     accumulates_whole: bool = False
@@ -151,11 +149,11 @@ class Recipe:
         """All ranks of the step."""
         return self.shards * self.replicas * self.tensor
 
-    def sized(self, micro_batch: int, seq_len: int) -> Recipe:
+    def sized(self, micro_batch: int, seq_len: int) -> Self:
         """The same with other micro-batches and sequences."""
         return replace(self, micro_batch=micro_batch, seq_len=seq_len)
 
-    def roles(self) -> tuple[tuple[int, Recipe], ...]:
+    def roles(self) -> tuple[tuple[int, Self], ...]:
         """Ranks that differ, by number: all run the same."""
         return ((0, self),)
 

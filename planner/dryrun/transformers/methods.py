@@ -11,7 +11,7 @@ from typing import Final
 from planner.ask.option import as_written, options_of
 from planner.ask.question import DryrunQuestion, Question
 from planner.dialect import option
-from planner.dryrun.recipe import Checkpointing, Method, Objective, Recipe
+from planner.dryrun.transformers.recipe import Checkpointing, Method, Objective, Recipe
 from planner.errors import InputError, UnsupportedError
 
 NEXT_TOKEN: Final = "sft"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 
 from planner.catalog.stack_options import LIGER_FAMILIES
-from planner.dryrun.stand_in import stand_in
+from planner.dryrun.transformers.stand_in import stand_in
 from planner.errors import UnsupportedError
 
 PROCESSORS: Final = 132  # of a device, each with sums of a norm's gradients: of H100; others have 108 to 148

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm
 
-from planner.dryrun.torchtitan_recipe import family_of
+from planner.dryrun.torchtitan.recipe import family_of
 from planner.spec.attention import Attention
 from planner.spec.layer import Moe
 from planner.spec.model import ModelSpec

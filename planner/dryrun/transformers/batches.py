@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from planner.dryrun.recipe import Recipe
+from planner.dryrun.transformers.recipe import Recipe
 from planner.dryrun.values import give_value
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 from transformers.optimization import Adafactor
 
-from planner.dryrun.bitsandbytes_updates import BlockwiseAdam
-from planner.dryrun.recipe import Update
+from planner.dryrun.transformers.bitsandbytes_updates import BlockwiseAdam
+from planner.dryrun.transformers.recipe import Update
 
 _RATE: Final = 1e-5
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from planner.dryrun.stand_in import stand_in
+from planner.dryrun.transformers.stand_in import stand_in
 
 BLOCK: Final = 64  # weights that share a scale
 SCALES: Final = 256  # scales that share another

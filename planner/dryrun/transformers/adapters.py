@@ -12,8 +12,8 @@ import peft
 import torch
 from peft.tuners.lora import Linear as Adapted
 
-from planner.dryrun.quantized import Linear4, Linear8
-from planner.dryrun.recipe import Adapters
+from planner.dryrun.transformers.quantized import Linear4, Linear8
+from planner.dryrun.transformers.recipe import Adapters
 
 
 def prepare_quantized(model: Any) -> None:

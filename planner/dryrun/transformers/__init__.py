@@ -1,0 +1,1 @@
+"""Models of Hugging Face and their training step on tensors without data."""

@@ -1,0 +1,33 @@
+"""Tests that run a framework's own code are skipped where a package of it is missing: those that a module's NEEDS
+names. A run leaves PyTorch as it was, or the next one of the process would be of something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _needs(request: pytest.FixtureRequest) -> Iterator[None]:
+    needed = getattr(request.module, "NEEDS", ())
+    for package in needed:
+        pytest.importorskip(package)
+    if "torch" not in needed:
+        yield
+        return
+    before = _functions()
+    yield
+    assert [name for name, found in _functions().items() if before.get(name, found) is not found] == []
+
+
+def _functions() -> dict[str, object]:
+    import torch
+
+    places = {"": torch, "nn.functional.": torch.nn.functional, "Tensor.": torch.Tensor}
+    return {
+        prefix + name: found
+        for prefix, place in places.items()
+        for name, found in vars(place).items()
+        if callable(found)
+    }
