@@ -8,21 +8,19 @@ Input as that of `benchmarks/device_runs.py`. Every run is told, also those that
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from benchmarks.device_runs import Row, question_of, settings_of
-from benchmarks.results_file import write_section
+from benchmarks.results_file import judging, tell
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.question import make_dryrun
 from planner.errors import UnsupportedError
@@ -164,12 +162,8 @@ def _line(one: Judged) -> str:
 
 def main() -> None:
     """Judge the runs of a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dry_runs", description=__doc__)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("configs", type=Path, help="a folder with a config.json for every model")
+    parser = judging("dry_runs", __doc__, "runs", "configs")
     parser.add_argument("--only", nargs="*", help="these runs alone")
-    parser.add_argument("--json", type=Path, help="every run as told and as measured")
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
     found = []
     with given.runs.open(newline="", encoding="utf-8") as lines, tempfile.TemporaryDirectory() as folder:
@@ -177,12 +171,7 @@ def main() -> None:
             if not given.only or row["id"] in given.only:
                 found.append(judged(row, given.configs, Path(folder)))
                 print(_line(found[-1]), file=sys.stderr, flush=True)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
-    inside = section(found)
-    print(inside)
-    if given.write:
-        write_section("dry-runs", inside)
+    tell(given, "dry-runs", section(found), found)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ the process itself, which a resident set holds beside tensors, and memory that i
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results_file import write_section
+from benchmarks.results_file import judging, tell
 from planner.ask.question import Request
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.question import make_dryrun
@@ -74,20 +72,11 @@ def section(found: Sequence[Judged]) -> str:
 
 def main() -> None:
     """Judge the steps of a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dry_runs_deepspeed", description=__doc__)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("configs", type=Path)
-    parser.add_argument("--json", type=Path, help="every step as told and as measured")
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    parser = judging("dry_runs_deepspeed", __doc__, "runs", "configs")
     given = parser.parse_args()
     with given.runs.open(newline="", encoding="utf-8") as lines:
         found = [judged(row, given.configs) for row in csv.DictReader(lines)]
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
-    inside = section(found)
-    print(inside)
-    if given.write:
-        write_section("dry-runs-deepspeed", inside)
+    tell(given, "dry-runs-deepspeed", section(found), found)
 
 
 if __name__ == "__main__":

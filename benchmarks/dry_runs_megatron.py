@@ -8,20 +8,17 @@ cannot be run dry. Published runs had Transformer Engine. Needs what `planner dr
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from benchmarks.published.runs import Run, RunReader, read_models, read_rows
-from benchmarks.results_file import write_section
+from benchmarks.results_file import judging, tell
 from planner.calibrate.predict import predict_runs
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.megatron.recipe import MegatronRecipe, launched_recipe
@@ -157,12 +154,8 @@ def _line(one: Judged) -> str:
 
 def main() -> None:
     """Judge the configurations of a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dry_runs_megatron", description=__doc__)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("models", type=Path)
+    parser = judging("dry_runs_megatron", __doc__, "runs", "models")
     parser.add_argument("--only", nargs="*", help="these sources alone")
-    parser.add_argument("--json", type=Path, help="every configuration as told and as measured")
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
     reader, found = RunReader(read_models(given.models)), []
     for row in rows_with_peaks(read_rows(given.runs)):
@@ -175,12 +168,7 @@ def main() -> None:
             continue
         found.append(judged(row, run))
         print(_line(found[-1]), file=sys.stderr, flush=True)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
-    inside = section(found)
-    print(inside)
-    if given.write:
-        write_section("dry-runs-megatron", inside)
+    tell(given, "dry-runs-megatron", section(found), found)
 
 
 if __name__ == "__main__":

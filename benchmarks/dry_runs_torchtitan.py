@@ -9,15 +9,13 @@ dry. Needs what `planner dryrun` of torchtitan needs.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.published.runs import Run, RunReader, read_models, read_rows
-from benchmarks.results_file import write_section
+from benchmarks.results_file import judging, tell
 from planner.calibrate.predict import predicted_cost
 from planner.catalog.load_stacks import load_stack
 from planner.dryrun.allocator.settings import AllocatorSettings
@@ -98,20 +96,14 @@ def section(found: Sequence[Judged]) -> str:
 
 def main() -> None:
     """Judge the published runs of a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dry_runs_torchtitan", description=__doc__)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("models", type=Path)
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    parser = judging("dry_runs_torchtitan", __doc__, "runs", "models")
     given = parser.parse_args()
     reader: Any = RunReader(read_models(given.models))
     found = []
     for row in read_rows(given.runs):
         if row["framework"].startswith("torchtitan") and row.get("peak_mem_gib"):
             found.append(judged(row, reader.read(row)))
-    inside = section(found)
-    print(inside)
-    if given.write:
-        write_section("dry-runs-torchtitan", inside)
+    tell(given, "dry-runs-torchtitan", section(found), found)
 
 
 if __name__ == "__main__":

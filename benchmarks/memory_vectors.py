@@ -9,7 +9,6 @@ loss, and the peak of the second step. Needs PyTorch.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gc
 import sys
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.results_file import write_section
+from benchmarks.results_file import judging, tell
 from benchmarks.vector_llama import (
     Case,
     Llama,
@@ -202,9 +201,8 @@ def section(found: Sequence[Compared]) -> str:
 
 def main() -> None:
     """Judge the cases of tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_vectors", description=__doc__)
+    parser = judging("memory_vectors", __doc__)
     parser.add_argument("tables", type=Path, nargs="+")
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     given = parser.parse_args()
     found = []
     for table in given.tables:
@@ -212,10 +210,7 @@ def main() -> None:
             for row in csv.DictReader(lines):
                 found.append(compared(row))
                 print(f"{found[-1].error:+.3%} {found[-1].case}", file=sys.stderr, flush=True)
-    inside = section(found)
-    print(inside)
-    if given.write:
-        write_section("memory-vectors", inside)
+    tell(given, "memory-vectors", section(found), found)
 
 
 if __name__ == "__main__":
