@@ -24,7 +24,7 @@ def _needs(request: pytest.FixtureRequest) -> Iterator[None]:
 def _functions() -> dict[str, object]:
     import torch
 
-    places = {"": torch, "nn.functional.": torch.nn.functional, "Tensor.": torch.Tensor}
+    places = {"nn.functional.": torch.nn.functional, "Tensor.": torch.Tensor}
     return {
         prefix + name: found
         for prefix, place in places.items()
