@@ -2,7 +2,7 @@
 
 Collectives go to PyTorch's fake process group, which gives tensors of the right shapes at once. What asks for a
 device's streams gets streams that only carry a number: blocks of memory of different ones come from pools of their own.
-Left out: what collectives take (`cost/network`).
+Left out: what collectives take (`timing/messages.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -25,7 +25,9 @@ from torch.distributed.tensor.debug import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
+from planner.dryrun.messages import message_of, works_followed
 from planner.dryrun.recorder import Recorder
+from planner.dryrun.recording import HOST
 
 _FULLY_SHARD: Final = "torch.distributed.fsdp._fully_shard"
 _ASK_FOR_DEVICE: Final = ("_fsdp_collectives", "_fsdp_init", "_fsdp_param_group", "_fsdp_state")
@@ -48,6 +50,8 @@ def process_of(rank: int, world: int, recorder: Recorder) -> Iterator[None]:
             stack.enter_context(_shapes_beside(recorder))
             stack.enter_context(_real_meshes())
             stack.enter_context(recorder.storages_followed())
+            stack.enter_context(works_followed(recorder))
+            recorder.message_of = message_of
             recorder.composed = frozenset({DTensor})
             yield
     finally:
@@ -88,48 +92,57 @@ def _without_modes(own: Any) -> Any:
     return run
 
 
-@dataclass(frozen=True)
-class Queue:
-    """A queue of a device's work: 0 is the one that nobody made."""
-
-    number: int
-
-    def wait_stream(self, other: Queue) -> None:
-        """Work waits on the device; the host goes on."""
-
-    def wait_event(self, event: Mark) -> None:
-        """See `wait_stream`."""
-
-    def record_event(self, event: Mark | None = None) -> Mark:
-        """A mark behind the work given so far."""
-        return event or Mark()
-
-    def synchronize(self) -> None:
-        """The host waits."""
-
-
 class Mark:
-    """A mark in a stream."""
+    """A mark behind the work that a queue of the device was given."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._behind: int | None = None
 
     def record(self, stream: Queue | None = None) -> Mark:
         """Set it."""
+        self._behind = self._recorder.mark(None if stream is None else stream.number)
         return self
 
     def wait(self, stream: Queue | None = None) -> None:
-        """Have a stream wait for it."""
+        """Have a queue wait for it."""
+        self._recorder.wait_for(self._behind, None if stream is None else stream.number)
 
     def synchronize(self) -> None:
         """The host waits."""
+        self._recorder.wait_for(self._behind, HOST)
 
     def query(self) -> bool:
         """Is it reached?"""
         return True
 
 
+@dataclass(frozen=True)
+class Queue:
+    """A queue of the device's work: 0 is the one that nobody made."""
+
+    recorder: Recorder = field(compare=False, repr=False)
+    number: int
+
+    def wait_stream(self, other: Queue) -> None:
+        """Work waits on the device; the host goes on."""
+        self.wait_event(other.record_event())
+
+    def wait_event(self, event: Mark) -> None:
+        """See `wait_stream`."""
+        event.wait(self)
+
+    def record_event(self, event: Mark | None = None) -> Mark:
+        """A mark behind the work given so far."""
+        return (event or Mark(self.recorder)).record(self)
+
+    def synchronize(self) -> None:
+        """The host waits."""
+        self.record_event().synchronize()
+
+
 class Device:
     """Stands for `torch.cuda` where code asks for streams and events."""
-
-    Event = Mark
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._made = recorder, 0
@@ -138,18 +151,22 @@ class Device:
         """The module of a kind of device."""
         return self
 
-    def Stream(self, priority: int = 0) -> Queue:  # noqa: N802  # PyTorch's name
-        """A new stream."""
+    def Event(self, *_: Any, **__: Any) -> Mark:  # noqa: N802  # PyTorch's name
+        """A new mark."""
+        return Mark(self._recorder)
+
+    def Stream(self, priority: int = 0) -> Queue:  # noqa: N802
+        """A new queue."""
         self._made += 1
-        return Queue(self._made)
+        return Queue(self._recorder, self._made)
 
     def current_stream(self) -> Queue:
-        """The stream that work goes to."""
-        return Queue(self._recorder.stream)
+        """The queue that work goes to."""
+        return Queue(self._recorder, self._recorder.stream)
 
     def default_stream(self) -> Queue:
         """The one that nobody made."""
-        return Queue(0)
+        return Queue(self._recorder, 0)
 
     def current_device(self) -> int:
         """The only one."""
@@ -157,7 +174,7 @@ class Device:
 
     @contextmanager
     def stream(self, stream: Queue) -> Iterator[None]:
-        """Have work go to a stream while it is entered."""
+        """Have work go to a queue while it is entered."""
         before, self._recorder.stream = self._recorder.stream, stream.number
         try:
             yield

@@ -28,6 +28,7 @@ from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Recording
 from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record
 from planner.dryrun.timing.kernels import Device
+from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import RankTime, time_of
 from planner.dryrun.transformers.asked import STACK
 from planner.dryrun.transformers.methods import alone_known
@@ -70,7 +71,7 @@ class DryRun:
     """That runs at this micro-batch, in steps of `LENGTHS` tokens."""
     assumptions: tuple[Finding, ...]
     times: tuple[RankTime, ...] = ()
-    """Of the same ranks; empty where part of the step runs beside the device's one queue."""
+    """Of the same ranks; empty where part of the step runs on the host or on other stages of a pipeline."""
 
     @property
     def fits(self) -> bool:
@@ -189,13 +190,19 @@ class _Runs:
 def _times(
     problem: Problem, recipe: AnyRecipe, recorded: Sequence[tuple[int, Recording]]
 ) -> tuple[RankTime, ...]:
-    """Of programs that copy to the host, update there or gather on other streams none yet."""
-    operations = (one for _, recording in recorded for one in recording.operations)
-    if problem.stack.framework != TRANSFORMERS or any(one.stream for one in operations):
+    """None of programs that work on the host too, are one of a pipeline's stages, or whose messages are not known."""
+    kernels, links = rates_of(problem.cluster)
+    device, wires, host = (
+        Device(problem.cluster.accelerator, kernels),
+        Wires(problem.cluster, links),
+        _host(problem),
+    )
+    sent = (
+        one.message for _, recording in recorded for one in recording.operations if one.message is not None
+    )
+    if problem.stack.framework != TRANSFORMERS or not all(map(wires.knows, sent)):
         return ()
-    device = Device(problem.cluster.accelerator, rates_of(problem.cluster)[0])
-    host = _host(problem)
-    return tuple(time_of(recording, device, host, recipe.num_microbatches) for _, recording in recorded)
+    return tuple(time_of(one, device, host, recipe.num_microbatches, wires) for _, one in recorded)
 
 
 def _host(problem: Problem) -> HostRates:

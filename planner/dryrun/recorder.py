@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
-from planner.dryrun.recording import Holds, HostWork, Operation, Phase, Recording, Shape
+from planner.dryrun.recording import Holds, HostWork, Message, Operation, Phase, Recording, Shape, Wait
 from planner.dryrun.values import Values, forget_value
 
 
@@ -31,6 +31,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
             frozenset()
         )  # types of tensors made of others, whose work is written down
         self.host_is_apart = False  # are tensors of the device on "cpu:0", and others in the host's memory?
+        self.message_of: Callable[[Any, Sequence[Any], Sequence[Any]], Message | None] | None = None
+        self._last = dict[int, int]()  # number of the last operation, by queue
+        self._sent = dict[int, int]()  # number of the message that gave a storage which nobody waited for yet
         self._beside = False
         self._pinned = False
         self._values, self._capability = values, capability
@@ -212,6 +215,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         self._module_of.setdefault(torch.autograd._get_sequence_nr() - 1, module)
         return module
 
+    def mark(self, stream: int | None = None) -> int | None:
+        """The last operation that went to a queue, None where there is none; the queue is that which work goes to where
+        none is named."""
+        return self._last.get(self.stream if stream is None else stream)
+
+    def wait_for(self, operation: int | None, stream: int | None = None) -> None:
+        """What goes to a queue from here on comes after an operation has ended; the queue is that which work goes to
+        where none is named."""
+        if operation is not None and not self._beside:
+            queue = self.stream if stream is None else stream
+            self.recording.waits.append(Wait(len(self.recording.operations), queue, operation))
+
     def _write(self, func: Any, args: tuple[Any, ...], module: str, made: list[Any]) -> None:
         name = str(func)
         shape = shape_of if name in PRODUCTS else _held_shape
@@ -220,7 +235,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         # lists are changed in place
         written = made or (_tensors(args[0]) if schema and schema.is_mutable else [])
         given = tuple(shape_of(one) for one in written)
-        number = self._operation(name, module, taken, given, flags_of(name, args), _alike(args, written))
+        message = self.message_of and self.message_of(func, args, made)
+        if name == _WAIT_TENSOR:
+            self.wait_for(self._sent.pop(id(args[0].untyped_storage()), None))
+        number = self._operation(
+            name, module, taken, given, flags_of(name, args), _alike(args, written), message
+        )
+        if message is not None and message.apart:
+            self._sent |= {id(one.untyped_storage()): number for one in made}
         for one in made:
             if not self._is_host(one):
                 self._block_of(one, number)
@@ -237,6 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         given: tuple[Shape, ...],
         flags: tuple[bool, ...] = (),
         alike: bool = True,
+        message: Message | None = None,
     ) -> int:
         """Write down an operation, and the workspace of a first product. Gives its number."""
         recording = self.recording
@@ -247,8 +270,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         host = HostWork(self._views, self._entered, by_autograd)
         self._views = self._entered = 0
         recording.operations.append(
-            Operation(name, module, self.phase, first, taken, given, self.stream, flags, alike, host)
+            Operation(name, module, self.phase, first, taken, given, self.stream, flags, alike, host, message)
         )
+        if message is None or not message.apart:
+            self._last[self.stream] = number
         forward = node is None  # the backward pass has a thread of its own
         if name in PRODUCTS and forward not in self._threads:
             self._threads.add(forward)
@@ -352,6 +377,7 @@ def _held_shape(tensor: Any) -> Shape:
 
 _WRAPPER: Final = "_checkpoint_wrapped_module."  # of PyTorch's checkpoint_wrapper
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
+_WAIT_TENSOR: Final = "_c10d_functional.wait_tensor.default"
 _DEVICE: Final = torch.ops.prim.device.default
 _NONZERO: Final = torch.ops.aten.nonzero.default
 _SELECT: Final = torch.ops.aten.select.int

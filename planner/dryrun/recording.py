@@ -50,12 +50,39 @@ class HostWork(NamedTuple):
 NO_WORK: Final = HostWork()
 
 
+class Message(NamedTuple):
+    """What an operation sends between the ranks of a process group.
+
+    `kind`: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast" or "p2p"; `size`: of the whole
+    buffer, for an all-to-all that of one rank [bytes]; `ranks`: of the group, `stride` apart; `apart`: does it run in
+    a queue of the group's own, so that only what waits for it comes after it?
+    """
+
+    kind: str
+    size: int
+    ranks: int
+    stride: int
+    apart: bool
+
+
+class Wait(NamedTuple):
+    """What goes to queue `stream` from operation `at` on begins once operation `end` has ended; the host goes on only
+    then where `stream` is `HOST`."""
+
+    at: int
+    stream: int
+    end: int
+
+
+HOST: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation that ran: `first`: the number of events before it; `taken`: what `expand` repeats once, but of
     products; `stream`: the queue of the device that it went to, 0 but for what FSDP gathers and sums; `flags`: of a
     product, which of the tensors that it takes lie transposed in memory, of others the arguments that are yes or no;
-    `alike`: do all of its tensors have one shape, and lie alike and densely in memory?"""
+    `alike`: do all of its tensors have one shape, and lie alike and densely in memory? `message`: what it sends."""
 
     name: str
     module: str
@@ -67,6 +94,7 @@ class Operation:
     flags: tuple[bool, ...] = ()
     alike: bool = True
     host: HostWork = NO_WORK
+    message: Message | None = None
 
 
 @dataclass
@@ -75,7 +103,7 @@ class Recording:
 
     `made_by`: of each block, the operation's number, or -1 where none made it; `kinds`: of some blocks, what they hold.
     `second_step`, `end`: the numbers of events before the second step, and of all. `host`: what tensors in the host's
-    memory ask for there, where the program has some.
+    memory ask for there, where the program has some. `waits`: where queues wait for each other, in order.
     """
 
     trace: Trace = field(default_factory=Trace)
@@ -83,5 +111,6 @@ class Recording:
     operations: list[Operation] = field(default_factory=list)
     made_by: list[int] = field(default_factory=list)
     kinds: dict[int, Holds] = field(default_factory=dict)
+    waits: list[Wait] = field(default_factory=list)
     second_step: int = 0
     end: int = 0

@@ -32,7 +32,7 @@ _COLUMNS: Final = 72
 _TIMES: Final = ("step", "forward", "backward", "optimizer")
 _MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
 
-_NO_TIME: Final = "not told: part of the step runs beside the device's one queue, in messages or on the host"
+_NO_TIME: Final = "not told: part of the step runs on the host, or waits for other stages of a pipeline"
 
 
 def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
@@ -138,8 +138,14 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
 
 def _times(time: RankTime) -> list[tuple[str, str, str]]:
     waits = max(1.0 - time.busy / time.step, 0.0)
+    of = f"the device waits for the host {waits:.0%} of it"
+    if time.messages:
+        waits, apart = max(waits - time.exposed / time.step, 0.0), time.exposed / time.step
+        of = f"the device waits for the host {waits:.0%} and for messages {apart:.0%} of it"
+    sent = [("messages", format_time(time.messages), "alone on their links")] if time.messages else []
     return [
-        ("step", format_time(time.step), f"the device waits for the host {waits:.0%} of it"),
+        ("step", format_time(time.step), of),
+        *sent,
         ("forward", format_time(time.forward), ""),
         ("backward", format_time(time.backward), ""),
         ("optimizer", format_time(time.optimizer), "with clipping"),

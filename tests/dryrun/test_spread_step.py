@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from planner.catalog.cluster_rates import rates_of
+from planner.catalog.load_host import load_host_rates
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.timing.kernels import Device
+from planner.dryrun.timing.messages import Wires
+from planner.dryrun.timing.step import time_of
 from planner.dryrun.transformers.recipe import Sharding, Weights
 from planner.errors import UnsupportedError
+from planner.spec.machine.links import LinkFactors
+from planner.spec.machine.load_cluster import load_cluster
 from tests.dryrun.steps import LIMIT, PARAMETERS, PLAIN, TINY, held, memory, recorded
 
 pytestmark = pytest.mark.slow
@@ -107,3 +114,30 @@ def test_layers_are_divided_over_ranks() -> None:
 def test_divided_layers_must_be_sharded() -> None:
     with pytest.raises(UnsupportedError, match="must be sharded too"):
         recorded(replace(PLAIN, tensor=2))
+
+
+def test_messages_take_their_time_where_nothing_hides_them() -> None:
+    """Gathers run ahead of the layer that needs them, and buckets of gradients while others are computed."""
+    cluster = load_cluster("dgx-h100", RANKS)
+    kernels, links = rates_of(cluster)
+    device, host = Device(cluster.accelerator, kernels), load_host_rates().slower(0.0)
+    slower = Wires(cluster, links.scaled(LinkFactors(scale_up_bandwidth=0.01)))
+    for recipe in (SHARDED, replace(PLAIN, replicas=RANKS)):
+        found = recorded(recipe)
+        told = time_of(found, device, host, 1, Wires(cluster, links))
+        late = time_of(found, device, host, 1, slower)
+        assert 0 < told.exposed < told.messages
+        assert told.busy + told.exposed == pytest.approx(told.step, rel=0.05)
+        assert told.busy == late.busy
+        assert late.messages > told.messages
+        assert late.exposed - told.exposed <= late.messages - told.messages
+
+
+def test_a_queue_waits_for_what_it_was_told_to() -> None:
+    """The first layer's weights are there before it is computed, and gathered before they are copied out."""
+    found = recorded(SHARDED)
+    gathers = [i for i, one in enumerate(found.operations) if one.message and one.message.kind == "all_gather"]
+    awaited = {one.end for one in found.waits if one.stream == 0}
+    assert set(gathers) <= awaited
+    sent = found.operations[gathers[0]].message
+    assert (sent.size, sent.ranks, sent.stride) == (BF16 * EMBEDDING, RANKS, 1)

@@ -31,14 +31,26 @@ def test_times_stand_beside_peaks() -> None:
     told = {name: facts[f"{name}_time"] for name in ("step", "forward", "backward", "optimizer")}
     assert told == {"step": 0.3, "forward": 0.16, "backward": 0.12, "optimizer": 0.02}
     assert facts["times"][0] == pytest.approx(
-        {"step": 0.2, "forward": 0.06, "backward": 0.12, "optimizer": 0.02, "busy": 0.15}
-    )
+        {
+            "step": 0.2, "forward": 0.06, "backward": 0.12, "optimizer": 0.02, "busy": 0.15,
+            "messages": 0.0, "exposed": 0.0,
+        }
+    )  # fmt: skip
+
+
+def said(found: DryRun) -> str:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(dryrun_document(found))
+    return captured.get()
 
 
 def test_a_document_says_how_long_the_device_waits() -> None:
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(dryrun_document(FOUND))
-    said = captured.get()
-    assert "200 ms" in said
-    assert "the device waits for the host 25% of it" in said
+    assert "200 ms" in said(FOUND)
+    assert "the device waits for the host 25% of it" in said(FOUND)
+    sent = replace(TIME, messages=0.1, exposed=0.02)
+    assert "the device waits for the host 15% and for messages 10% of it" in said(replace(FOUND, times=(sent,)))
+
+
+def test_times_that_are_not_known_are_said_to_be() -> None:
+    assert "not told" in said(replace(FOUND, times=()))

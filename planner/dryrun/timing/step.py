@@ -1,7 +1,8 @@
 """How long do the phases of a recorded step take? `time_of`.
 
-A fold over the operations of the second step: what each takes on the device (`kernels.py`), when the host issues it,
-and two clocks (`clocks.py`). Left out: what the host does between steps, such as loading data.
+A fold over the operations of the second step: what each takes on the device (`kernels.py`) or on the links
+(`messages.py`), when the host issues it, and clocks (`clocks.py`). Left out: what the host does between steps, such as
+loading data; ranks that come late to a message.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dryrun.recording import Operation, Phase, Recording
-from planner.dryrun.timing.clocks import ends
+from planner.dryrun.recording import Message, Operation, Phase, Recording, Wait
+from planner.dryrun.timing.clocks import MAIN, Ended, ended
 from planner.dryrun.timing.kernels import Device
+from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.traffic import moved_by, plain_name
 from planner.spec.machine.host import HostRates
 
@@ -34,25 +36,52 @@ class RankTime:
     backward: float
     optimizer: float
     busy: float
-    """What the device is at work of it; the rest of the time it waits for the host."""
+    """What the device computes of it; the rest of the time it waits, for the host or for messages."""
+    messages: float = 0.0
+    """What messages take, alone on their links."""
+    exposed: float = 0.0
+    """Of the step, while nothing is computed for want of a message."""
 
 
-def time_of(recording: Recording, device: Device, host: HostRates, num_microbatches: int = 1) -> RankTime:
-    """Times of the second step of a recording, the last of whose micro-batches stands for all further ones."""
+def time_of(
+    recording: Recording,
+    device: Device,
+    host: HostRates,
+    num_microbatches: int = 1,
+    wires: Wires | None = None,
+) -> RankTime:
+    """Times of the second step of a recording; a micro-batch between the first and the last stands for all further
+    ones. `wires`: of the messages that it sends."""
     begin = bisect_right(recording.operations, recording.second_step - 1, key=lambda one: one.first)
-    return time_of_operations(recording.operations[begin:], device, host, num_microbatches)
+    waits = [
+        Wait(max(one.at - begin, 0), one.stream, one.end - begin)
+        for one in recording.waits
+        if one.end >= begin
+    ]
+    return time_of_operations(recording.operations[begin:], device, host, num_microbatches, waits, wires)
 
 
 def time_of_operations(
-    operations: Sequence[Operation], device: Device, host: HostRates, num_microbatches: int = 1
+    operations: Sequence[Operation],
+    device: Device,
+    host: HostRates,
+    num_microbatches: int = 1,
+    waits: Sequence[Wait] = (),
+    wires: Wires | None = None,
 ) -> RankTime:
     """The same of a list of operations."""
-    on_device = device_seconds(operations, device)
-    done = ends(issue_seconds(operations, host), on_device, _waits(operations), host.read)
-    parts = _parts(operations, done, on_device)
+    sent = {i: one.message for i, one in enumerate(operations) if one.message is not None}
+    seconds = device_seconds(operations, device)
+    seconds[list(sent)] = _message_seconds(list(sent.values()), wires)
+    links = {} if wires is None else {i: wires.outermost(one) for i, one in sent.items()}
+    done = ended(
+        operations, issue_seconds(operations, host), seconds, _reads(operations), host.read, waits, links
+    )
+    parts = _parts(operations, done, seconds)
     further = max(num_microbatches - sum(one.phase is Phase.FORWARD for one in parts), 0)
-    last = {one.phase: one for one in parts if one.phase is not Phase.OPTIMIZER}
-    parts += [one for one in last.values() for _ in range(further)]
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        alike = [one for one in parts if one.phase is phase]
+        parts += [alike[-2] if len(alike) > 2 else alike[-1]] * further if alike else []
     times = {phase: sum(one.seconds for one in parts if one.phase is phase) for phase in Phase}
     return RankTime(
         step=sum(times.values()),
@@ -60,7 +89,17 @@ def time_of_operations(
         backward=times[Phase.BACKWARD],
         optimizer=times[Phase.OPTIMIZER],
         busy=sum(one.busy for one in parts),
+        messages=sum(one.messages for one in parts),
+        exposed=sum(one.exposed for one in parts),
     )
+
+
+def _message_seconds(messages: Sequence[Message], wires: Wires | None) -> list[float]:
+    """Of each, worked out once for those alike [s]."""
+    if wires is None:
+        return [0.0] * len(messages)
+    known = {one: wires.seconds(one) for one in set(messages)}
+    return [known[one] for one in messages]
 
 
 def device_seconds(operations: Sequence[Operation], device: Device) -> Array:
@@ -103,7 +142,7 @@ def _issue(operation: Operation, kernels: int, host: HostRates) -> float:
     return own + view * work.views + host.module * work.modules
 
 
-def _waits(operations: Sequence[Operation]) -> list[int]:
+def _reads(operations: Sequence[Operation]) -> list[int]:
     """Where the host reads a value from the device; counts of an optimizer's steps lie in its own memory
     (torch/optim/adam.py, `_init_group`)."""
     return [
@@ -114,19 +153,29 @@ def _waits(operations: Sequence[Operation]) -> list[int]:
 
 
 class _Part(NamedTuple):
-    """Operations of one phase without any of another between them: how long they take, and the device of it [s]."""
+    """Operations of one phase without any of another between them: how long they take, and of it the device, messages,
+    and what of those nothing hides [s]."""
 
     phase: Phase
     seconds: float
     busy: float
+    messages: float
+    exposed: float
 
 
-def _parts(operations: Sequence[Operation], done: Array, on_device: Array) -> list[_Part]:
+def _parts(operations: Sequence[Operation], done: Ended, seconds: Array) -> list[_Part]:
+    """A part ends when the main queue is through with it, the last one when all queues are."""
+    sends = np.array([one.message is not None for one in operations], dtype=bool)
+    main = np.array([one.stream == MAIN for one in operations], dtype=bool) & ~sends
+    ends = np.maximum.accumulate(np.where(main, done.at, 0.0))
+    ends[-1:] = done.at.max(initial=0.0)
     parts: list[_Part] = []
-    first, before = 0, 0.0
+    first, before, waited = 0, 0.0, 0.0
     for i, one in enumerate(operations):
         if i + 1 == len(operations) or operations[i + 1].phase is not one.phase:
-            end = float(done[i])
-            parts.append(_Part(one.phase, end - before, float(on_device[first : i + 1].sum())))
-            first, before = i + 1, end
+            part, end = slice(first, i + 1), float(ends[i])
+            busy = float(seconds[part][main[part]].sum())
+            sent, exposed = float(seconds[part][sends[part]].sum()), float(done.waited[i]) - waited
+            parts.append(_Part(one.phase, end - before, busy, sent, exposed))
+            first, before, waited = i + 1, end, float(done.waited[i])
     return parts

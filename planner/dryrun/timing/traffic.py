@@ -193,6 +193,12 @@ def _fused_update(operation: Operation) -> Parts:
     return (Moved(moved, written, _launches(operation.given), Access.FUSED, widest),)
 
 
+def _laid_together(operation: Operation) -> Parts:
+    """Shards are copied behind each other into their place in the buffer that is gathered."""
+    own = size(operation.given[0])
+    return (Moved(own, own, 1, Access.LISTS, width(operation.given[0][1])),)
+
+
 def _launches(shapes: tuple[Shape, ...]) -> int:
     chunks = sum(-(-prod(shape) // CHUNK) for shape, _ in shapes)
     return max(-(-chunks // CHUNKS), 1)
@@ -201,7 +207,8 @@ def _launches(shapes: tuple[Shape, ...]) -> int:
 _RULES: Final[Mapping[str, Callable[[Operation], Parts]]] = {
     **dict.fromkeys(
         ("_unsafe_view", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
-         "_local_scalar_dense", "item", "lift_fresh", "lift_fresh_copy", "set_", "resize_", "record_stream"),
+         "_local_scalar_dense", "item", "lift_fresh", "lift_fresh_copy", "set_", "resize_", "record_stream",
+         "wait_tensor"),
         _nothing,
     ),
     **dict.fromkeys(
@@ -226,6 +233,7 @@ _RULES: Final[Mapping[str, Callable[[Operation], Parts]]] = {
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
     **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), _norm_backward),
     "sort": _sorted,
+    "all_gather_copy_in": _laid_together,
     "nonzero": _nonzero,
     **dict.fromkeys(("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"), _fused_update),
 }  # fmt: skip

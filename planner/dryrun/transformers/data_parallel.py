@@ -103,7 +103,7 @@ def _replicated(model: Any) -> Any:
         patch("torch.distributed._compute_bucket_assignment_by_size", as_rebuilt),
     ):
         spread = torch.nn.parallel.DistributedDataParallel(model)
-    spread.register_comm_hook(None, _all_reduced)
+    spread.register_comm_hook([], _all_reduced)
     spread.reducer = _Reducer(spread.reducer)
     return spread
 
@@ -121,9 +121,14 @@ class _Reducer:
         return False
 
 
-def _all_reduced(_: None, bucket: Any) -> Any:
+def _all_reduced(works: list[Any], bucket: Any) -> Any:
+    """Buckets are summed while gradients of others are computed; once the last is on its way all are waited for."""
     buffer = bucket.buffer().div_(distributed.get_world_size())
-    distributed.all_reduce(buffer)
+    works.append(distributed.all_reduce(buffer, async_op=True))
+    if bucket.is_last():
+        for work in works:
+            work.wait()
+        works.clear()
     done = torch.futures.Future[Any]()
     done.set_result(buffer)
     return done
