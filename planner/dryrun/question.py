@@ -123,7 +123,7 @@ def make_dryrun(
         stack=problem.stack.name,
         software=software.versions(),
         ranks=tuple(memory_of(one, settings, limit, rank) for rank, one in recorded),
-        times=_times(problem, recipe, recorded),
+        times=_times(problem, config, recipe, recorded),
         estimated_peak=None if estimate is None else estimate.choices[0].memory.peak,
         unestimated=alone,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
@@ -188,9 +188,9 @@ class _Runs:
 
 
 def _times(
-    problem: Problem, recipe: AnyRecipe, recorded: Sequence[tuple[int, Recording]]
+    problem: Problem, config: ParallelConfig, recipe: AnyRecipe, recorded: Sequence[tuple[int, Recording]]
 ) -> tuple[RankTime, ...]:
-    """None of programs that work on the host too, are one of a pipeline's stages, or whose messages are not known."""
+    """None of stages of a pipeline, of software that is not timed, and of messages whose time is not known."""
     kernels, links = rates_of(problem.cluster)
     device, wires, host = (
         Device(problem.cluster.accelerator, kernels),
@@ -200,7 +200,8 @@ def _times(
     sent = (
         one.message for _, recording in recorded for one in recording.operations if one.message is not None
     )
-    if problem.stack.framework != TRANSFORMERS or not all(map(wires.knows, sent)):
+    timed = SOFTWARE[problem.stack.framework].timed and config.pp == 1
+    if not timed or not all(map(wires.knows, sent)):
         return ()
     return tuple(time_of(one, device, host, recipe.num_microbatches, wires) for _, one in recorded)
 

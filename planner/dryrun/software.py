@@ -33,7 +33,8 @@ class Software:
     """What runs a step.
 
     `recipe`: what it makes of a question, which raises `UnsupportedError` for what is not run. `module`: where
-    `record_step` is. `extra`: what brings its `packages`. `assumptions`: what holds of all its answers.
+    `record_step` is. `extra`: what brings its `packages`. `assumptions`: what holds of all its answers. `timed`: are
+    its operations and messages written down one by one, and all on the device?
     """
 
     recipe: Callable[[Asked], AnyRecipe]
@@ -41,6 +42,7 @@ class Software:
     packages: tuple[str, ...]
     extra: str = "dryrun"
     assumptions: tuple[Finding, ...] = ()
+    timed: bool = False
 
     def recorder(self) -> Record:
         """What records a rank's step on devices of a compute capability. Raises `InputError` where a package is
@@ -65,11 +67,11 @@ class Software:
 
 
 SOFTWARE: Final[Mapping[str, Software]] = {  # by the name that stacks have for the framework
-    TRANSFORMERS: Software(transformers_recipe, "transformers.step", ("torch", "transformers", "peft")),
+    TRANSFORMERS: Software(transformers_recipe, "transformers.step", ("torch", "transformers", "peft"), timed=True),
     "deepspeed": Software(deepspeed_recipe, "deepspeed.step", ("torch", "transformers", "deepspeed")),
     "megatron": Software(
         megatron_recipe, "megatron.step", ("torch", "megatron-core"),
         assumptions=(finding("megatron_core_layers", release=RELEASE),),
     ),
-    "torchtitan": Software(titan_recipe, "torchtitan.step", ("torch", "torchtitan"), "frameworks"),
+    "torchtitan": Software(titan_recipe, "torchtitan.step", ("torch", "torchtitan"), "frameworks", timed=True),
 }  # fmt: skip

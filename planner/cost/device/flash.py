@@ -42,6 +42,9 @@ _CUDNN_BACKWARD: Final = np.array([[1.07, 1.25, 1.18], [1.25, 1.14, 1.18]]).T
 # FlashAttention in Triton against FlashAttention-2, which is 1.3 to 1.5 times as fast forward and about twice backward
 # on A100 (Dao 2023, arXiv 2307.08691, section 4.1).
 TRITON_SLOWDOWN: Final = (1.4, 2.0)
+# Time of PyTorch's FlexAttention over FlashAttention-2's, forward and backward: forward 0.87 to 1.07 of it (pytorch/
+# benchmark pull request 2443, lengths 512 to 16,384), backward 1.15 (pytorch/pytorch pull request 137036, A6000).
+FLEX_SLOWDOWN: Final = (1.0, 1.15)
 # Time of PyTorch's memory-efficient kernel over FlashAttention-2's on the same pairs: it is xformers', about as fast as
 # FlashAttention, of which FlashAttention-2 is twice as fast (Dao 2023, arXiv 2307.08691, abstract and figure 4).
 MEMORY_EFFICIENT_SLOWDOWN: Final = 2.0

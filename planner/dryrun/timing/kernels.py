@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
-from planner.cost.device.flash import MEMORY_EFFICIENT_SLOWDOWN, cudnn_slowdown, flash_2_slowdown, runs_cudnn
+from planner.cost.device.flash import (
+    FLEX_SLOWDOWN,
+    MEMORY_EFFICIENT_SLOWDOWN,
+    cudnn_slowdown,
+    flash_2_slowdown,
+    runs_cudnn,
+)
 from planner.cost.device.kernels import (
     Roofline,
     attended_pairs,
@@ -97,7 +104,15 @@ def _grouped(device: Device, operation: Operation) -> float:
     return float(grouped_gemm_backward_time(left[0][1], m, n, groups, form, roofline)[1])
 
 
-def _attention(backward: bool, masked: bool = False) -> Callable[[Device, Operation], float]:
+class _Kernel(Enum):
+    """Of fused attention."""
+
+    PLAIN = "cuDNN's or FlashAttention-2, whichever PyTorch takes"
+    MASKED = "memory-efficient"
+    FLEX = "FlexAttention"
+
+
+def _attention(backward: bool, kernel: _Kernel = _Kernel.PLAIN) -> Callable[[Device, Operation], float]:
     """Time of fused attention; behind the gradient of the output, if there is one, come query, key and value."""
 
     def seconds(device: Device, operation: Operation) -> float:
@@ -107,28 +122,30 @@ def _attention(backward: bool, masked: bool = False) -> Callable[[Device, Operat
             return device.moving(moved_by(operation))
         batch, heads, seq_q, d_qk = query
         kv_heads, seq_kv, d_v = key[1], key[2], value[-1]
-        causal = bool(operation.flags) and operation.flags[-1]
+        causal = kernel is _Kernel.FLEX or (bool(operation.flags) and operation.flags[-1])
         form = _FORMATS.get(dtype, Dtype.FP32)
         splits = form is Dtype.FP32 and Dtype.TF32 in dict(device.accelerator.peak)
         roofline = device.roofline(Dtype.BF16, _SPLIT) if splits else device.roofline(form)
         both = attention_time(batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v, causal, roofline)
         span = 2.0 * attended_pairs(seq_q, seq_kv, causal) / seq_q
-        slower = _slowdown(device.accelerator, form, span, (d_qk, d_v), masked)
+        slower = _slowdown(device.accelerator, form, span, (d_qk, d_v), kernel)
         return float(both[backward] * slower[backward])
 
     return seconds
 
 
 def _slowdown(
-    chip: Accelerator, form: Dtype, span: float, widths: tuple[int, int], masked: bool
+    chip: Accelerator, form: Dtype, span: float, widths: tuple[int, int], kernel: _Kernel
 ) -> tuple[float, float]:
     """Time of the kernel that PyTorch takes over that of the tables, forward and backward [1]."""
     width = sum(widths) / 2.0
-    if form in _HALVES and runs_cudnn(chip.compute_major, *widths):
+    if form in _HALVES and kernel is not _Kernel.FLEX and runs_cudnn(chip.compute_major, *widths):
         return cudnn_slowdown(span, width)
     newer = chip.instructions in (Architecture.HOPPER, Architecture.BLACKWELL)
     ahead, behind = flash_2_slowdown(span, width) if newer else (1.0, 1.0)
-    times = MEMORY_EFFICIENT_SLOWDOWN if masked and form in _HALVES else 1.0
+    if kernel is _Kernel.FLEX:
+        return FLEX_SLOWDOWN[0] * ahead, FLEX_SLOWDOWN[1] * behind
+    times = MEMORY_EFFICIENT_SLOWDOWN if kernel is _Kernel.MASKED and form in _HALVES else 1.0
     return times * ahead, times * behind
 
 
@@ -141,6 +158,8 @@ _KERNELS: Final[Mapping[str, Callable[[Device, Operation], float]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(backward=True),
     "_scaled_dot_product_cudnn_attention": _attention(backward=False),
     "_scaled_dot_product_cudnn_attention_backward": _attention(backward=True),
-    "_scaled_dot_product_efficient_attention": _attention(backward=False, masked=True),
-    "_scaled_dot_product_efficient_attention_backward": _attention(backward=True, masked=True),
+    "_scaled_dot_product_efficient_attention": _attention(backward=False, kernel=_Kernel.MASKED),
+    "_scaled_dot_product_efficient_attention_backward": _attention(backward=True, kernel=_Kernel.MASKED),
+    "flex": _attention(backward=False, kernel=_Kernel.FLEX),
+    "flex_backward": _attention(backward=True, kernel=_Kernel.FLEX),
 }
