@@ -30,6 +30,7 @@ from planner.ask.question import (
     SizeQuestion,
 )
 from planner.dialect import as_keyword, in_words, only
+from planner.dryrun.extra import runner_for
 from planner.errors import InputError, PlannerError, nearest_names
 from planner.report.words import worded
 from planner.spec.planfile import Plan
@@ -82,25 +83,23 @@ def plan(asked: SearchQuestion) -> Plan:
 
     request = Request(**values_of(asked, options_of(SearchQuestion)))
     answer = plan_with_size if asked.objective in CHOOSES_SIZE else make_plan
-    if not asked.dryrun:
+    run = runner_for(asked.dryrun, asked.alloc_conf)
+    if run is None:
         return answer(request)
     from planner.dryrun.confirm import confirmed
-    from planner.dryrun.extra import require_extra
 
-    require_extra()
-    return confirmed(answer(request))
+    return confirmed(answer(request), run)
 
 
 @_asked_as(EstimateQuestion)
 def estimate(asked: EstimateQuestion) -> Plan:
     """What the one configuration that `set` names costs, or which rules it breaks. Raises `PlannerError`."""
-    if not asked.dryrun:
+    run = runner_for(asked.dryrun, asked.alloc_conf)
+    if run is None:
         return make_estimate(asked)
     from planner.dryrun.confirm import beside
-    from planner.dryrun.extra import require_extra
 
-    require_extra()
-    return beside(make_estimate(asked))
+    return beside(make_estimate(asked), run)
 
 
 @_asked_as(ComparisonQuestion)

@@ -142,8 +142,8 @@ def test_the_surface_is_what_is_exported() -> None:
 def test_signatures_name_every_keyword() -> None:
     shared = {*options_of(Options)}
     for function, own in (
-        (planner.plan, {"gpus", "top", "objective", "time_limit", "effort", "borderline", "dryrun"}),
-        (planner.estimate, {"gpus", "dryrun"}),
+        (planner.plan, {"gpus", "top", "objective", "time_limit", "effort", "borderline", "dryrun", "alloc_conf"}),
+        (planner.estimate, {"gpus", "dryrun", "alloc_conf"}),
         (planner.compare, {"gpus", "objective"}), (planner.size, {"days", "budget", "min", "max_gpus", "spare_nodes"}),
     ):  # fmt: skip
         found = inspect.signature(function).parameters

@@ -59,6 +59,13 @@ def run_dry(text: str) -> Option[bool, bool]:
     return option(read.SWITCH, Group.SEARCH, f"{text} (needs PyTorch and transformers).", default=False)
 
 
+def allocator_settings() -> Option[str, str]:
+    """How PyTorch's allocator is set up, of a question whose step may be run without a device."""
+    return option(
+        read.TEXT, Group.MEMORY,
+        "PYTORCH_CUDA_ALLOC_CONF of the run, such as expandable_segments:True; of a dry run alone.", default="")
+
+
 @dataclass(kw_only=True, init=False, repr=False, eq=False)
 class Options(Asked):
     """What every question may say of the job, the software, the settings left open and the run."""
@@ -166,6 +173,7 @@ class EstimateQuestion(Question):
     """A question about one named configuration, with the option of that alone."""
 
     dryrun: Option[bool, bool] = run_dry("Also run the training step without a device, and say whether both agree")
+    alloc_conf: Option[str, str] = allocator_settings()
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -178,6 +186,7 @@ class DryrunQuestion(Question):
         names=_listed("catalog.several_stacks", "names_to_ask_for"))
     headroom: Option[float | str, float] = option(
         read.SHARE, Group.MEMORY, "Share of each device's memory to keep back.", default=0.0)
+    alloc_conf: Option[str, str] = allocator_settings()
     use_dora: Option[bool, bool] = option(
         read.SWITCH, Group.METHOD, "Weight-decomposed adapters (DoRA), as peft's LoraConfig has them.", default=False)
     lora_dropout: Option[float | str, float] = option(
@@ -223,6 +232,7 @@ class SearchQuestion(Question):
         read.whole(example="10"), Group.SEARCH, "How many configurations to show.", default=10)
     dryrun: Option[bool, bool] = run_dry(
         "Confirm what is recommended by running its training step without a device; recommend what it confirms")
+    alloc_conf: Option[str, str] = allocator_settings()
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

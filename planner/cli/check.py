@@ -26,9 +26,11 @@ from planner.cli.files import (
 from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
 from planner.dialect import in_words, option
+from planner.dryrun.extra import Run, runner_for
 from planner.errors import InputError
 
 if TYPE_CHECKING:
+    from planner.dryrun.question import DryRun
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.model import ModelSpec
@@ -55,12 +57,9 @@ def check(
     files: FilesArgument, asked: Annotated[EstimateQuestion, SUBJECT], as_json: JsonOption = False
 ) -> int:
     """Check launch files: legality, memory, speed. Says what would be faster as well."""
-    if asked.dryrun:
-        from planner.dryrun.extra import require_extra
-
-        require_extra()
+    run = runner_for(asked.dryrun, asked.alloc_conf)
     texts, not_read = read_files(files)
-    answer = check_files(texts, asked, config_among(files), asked.dryrun)
+    answer = check_files(texts, asked, config_among(files), run)
     answer["notes"] = [*not_read, *answer["notes"]]
     if as_json:
         say_json(answer)
@@ -85,12 +84,12 @@ def _sequences(batch: str | int | None, seq_len: int | None) -> int | None:
 
 
 def check_files(
-    files: Mapping[str, str], asked: Question, config_file: str | None = None, dryrun: bool = False
+    files: Mapping[str, str], asked: Question, config_file: str | None = None, run: Run | None = None
 ) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`.
 
-    `config_file`: the model's config.json beside the files, which counts where they don't describe the model. `dryrun`:
-    also what a dry run of the configuration says.
+    `config_file`: the model's config.json beside the files, which counts where they don't describe the model. `run`:
+    what runs the configuration dry, whose answer is told too.
     """
     from planner.ask.request import check_request
     from planner.frameworks.shell.debugging import debugging_notes
@@ -157,7 +156,7 @@ def check_files(
     }
     if not broken:
         choice = judge.cost(config, stated)
-        answer |= _figures(choice) | (_run_dry(choice, asked, problem, config, stated) if dryrun else {})
+        answer |= _figures(choice) | (_run_dry(choice, asked, problem, config, stated, run) if run else {})
     hidden = _overlapping(problem)
     best = (judge if hidden is problem else Judge(hidden, asked)).best()
     if best is not None:
@@ -166,21 +165,25 @@ def check_files(
 
 
 def _run_dry(
-    choice: Choice, asked: Question, problem: Problem, config: ParallelConfig, stated: tuple[int, ...]
+    choice: Choice,
+    asked: Question,
+    problem: Problem,
+    config: ParallelConfig,
+    stated: tuple[int, ...],
+    run: Run,
 ) -> dict[str, Any]:
     """What a dry run of the files' configuration says beside the prediction."""
-    from planner.dryrun.confirm import agreement, question_about, run_plainly
-    from planner.dryrun.question import DryRun
+    from planner.dryrun.confirm import agreement, question_about
     from planner.report.words import dumped
 
-    def run() -> DryRun:
+    def ran() -> DryRun:
         if not asked.model:
             must = "a dry run needs the model's config.json, beside the files or named"
             raise InputError(must, "none", option("model", "config.json"))
         devices, stack = problem.cluster.num_devices, problem.stack.name
-        return run_plainly(question_about(asked, config, problem.job, devices, stack, stated))
+        return run(question_about(asked, config, problem.job, devices, stack, stated))
 
-    return {"dryrun": dumped([agreement(choice.memory, run)])[0]}
+    return {"dryrun": dumped([agreement(choice.memory, ran)])[0]}
 
 
 def _full_length(problem: Problem) -> tuple[str, ...]:

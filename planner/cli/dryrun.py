@@ -29,13 +29,6 @@ EPILOG = (
 
 def dryrun(
     asked: DryrunQuestion,
-    alloc_conf: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT",
-            help="PYTORCH_CUDA_ALLOC_CONF of the run, such as expandable_segments:True.",
-        ),
-    ] = "",
     largest: Annotated[
         bool, typer.Option("--largest", help="Also find the largest micro-batch that runs.")
     ] = False,
@@ -63,7 +56,7 @@ def dryrun(
         from planner.spec.save import check_target
 
         check_target(output, asked.model, asked.cluster, snapshot)
-    settings = read_alloc_conf(alloc_conf)
+    settings = read_alloc_conf(asked.alloc_conf)
     require_extra()
     with progress("reading the snapshot"):
         own = None if snapshot is None else _run_of(snapshot)

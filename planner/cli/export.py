@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.options import FASTEST, ChoiceOption, PlanArgument
+from planner.dryrun.extra import Run, runner_for
 from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ DryrunOption = Annotated[
         "transformers).",
     ),
 ]
+AllocConfOption = Annotated[
+    str,
+    typer.Option(
+        "--alloc-conf", help="PYTORCH_CUDA_ALLOC_CONF of the dry run, such as expandable_segments:True."
+    ),
+]
 EPILOG = "\b\nExample:\n  planner export plan.json -o launch"
 
 
@@ -69,12 +76,10 @@ def export(
     cluster: ClusterOption = None,
     stack: StackOption = None,
     dryrun: DryrunOption = False,
+    alloc_conf: AllocConfOption = "",
 ) -> int:
     """Write launch files for a plan. Arguments, torchrun, Slurm and Kubernetes scripts."""
-    if dryrun:
-        from planner.dryrun.extra import require_extra
-
-        require_extra()
+    run = runner_for(dryrun, alloc_conf)
     from planner.frameworks import framework
     from planner.frameworks.write import write_files
     from planner.spec.load_plan import load_plan
@@ -85,8 +90,8 @@ def export(
     chosen = framework(to or _planned_framework(made, index))
     version = chosen.version(framework_version)
     files = _rendered(made, chosen, index, version, cluster, stack)
-    if dryrun:
-        made = _run_dry(made, index, cluster)
+    if run is not None:
+        made = _run_dry(made, index, run, cluster)
         files = _rendered(made, chosen, index, version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
@@ -132,7 +137,7 @@ def _rendered(
     return chosen.render(_taken(launch, plan, choice, chosen, cluster), version)
 
 
-def _run_dry(plan: Plan, index: int, cluster: str | None) -> Plan:
+def _run_dry(plan: Plan, index: int, run: Run, cluster: str | None) -> Plan:
     """The plan with what a dry run says of one of its choices."""
     from planner.cli.output import progress
     from planner.dryrun.confirm import run_choice
@@ -140,7 +145,7 @@ def _run_dry(plan: Plan, index: int, cluster: str | None) -> Plan:
 
     choice = plan.choice(index)
     with progress("running the step"):
-        said = worded((run_choice(plan, choice, cluster=cluster),))[0]
+        said = worded((run_choice(plan, choice, run, cluster),))[0]
     ran = choice.model_copy(update={"dryrun": said})
     return plan.model_copy(update={"choices": (*plan.choices[:index], ran, *plan.choices[index + 1 :])})
 

@@ -22,6 +22,7 @@ from planner import __version__
 from planner.ask.question import ComparisonQuestion, EstimateQuestion, Options, Request, SizeQuestion
 from planner.cli.options import AnswerOption, AssumeOption, JsonOption, OutputOption, Shown, takes_question
 from planner.cli.output import answers, progress, say, say_json, tell, unwritable, updates
+from planner.dryrun.extra import runner_for
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,17 +79,14 @@ def plan(asked: Request, as_json: JsonOption = False, output: OutputOption = Non
     if asked.objective in CHOOSES_SIZE:
         from planner.answer.objective import plan_with_size as answer
     asked = replace(asked, front=as_json or output is not None)  # the text does not show the front
-    if asked.dryrun:
-        from planner.dryrun.extra import require_extra
-
-        require_extra()
+    run = runner_for(asked.dryrun, asked.alloc_conf)
     with progress("searching"):
         found = answer(asked)
-    if asked.dryrun:
+    if run is not None:
         from planner.dryrun.confirm import confirmed
 
         with progress("running the step"):
-            found = confirmed(found)
+            found = confirmed(found, run)
     return _deliver(found, as_json, output)
 
 
@@ -126,17 +124,14 @@ def estimate(
     _check_output(output, asked)
     from planner.cli.estimate import estimated
 
-    if asked.dryrun:
-        from planner.dryrun.extra import require_extra
-
-        require_extra()
+    run = runner_for(asked.dryrun, asked.alloc_conf)
     with progress("estimating"):
         found, problem, assumed = estimated(asked, choice, other)
-    if asked.dryrun:
+    if run is not None:
         from planner.dryrun.confirm import beside
 
         with progress("running the step"):
-            found = beside(found, cluster=other)
+            found = beside(found, run, other)
     if problem is None or not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli.memory import explain_memory

@@ -17,8 +17,8 @@ from typing import Any, Final
 from planner.ask.planned import planned_question
 from planner.ask.question import Question
 from planner.ask.readers import Settings
-from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.question import DryRun, make_dryrun
+from planner.dryrun.extra import Run
+from planner.dryrun.question import DryRun
 from planner.errors import PlannerError
 from planner.space.axes import RESTRICTABLE
 from planner.spec.config import ParallelConfig
@@ -27,18 +27,12 @@ from planner.spec.job import Job
 from planner.spec.planfile import Choice, Memory, Plan, Trade, Verdict
 from planner.spec.verdict import MemoryVerdict
 
-Run = Callable[[Question], DryRun]
 _CONFIRMS: Final = "dryrun_confirms"  # codes of findings
 _REFUSED: Final = "dryrun_refused"
 _UNALLOCATED: Final = ("fragmentation", "outside_allocator")  # terms of memory that no tensor holds
 
 
-def run_plainly(asked: Question) -> DryRun:
-    """A dry run under the allocator's own settings. Raises `PlannerError`."""
-    return make_dryrun(asked, AllocatorSettings())
-
-
-def confirmed(plan: Plan, run: Run = run_plainly) -> Plan:
+def confirmed(plan: Plan, run: Run) -> Plan:
     """The plan with what dry runs say of it, and with what they confirm recommended."""
     if plan.verdict is Verdict.NOTHING_FITS and plan.nearest is not None:
         return _of_least_memory(plan, plan.nearest, run)
@@ -104,7 +98,7 @@ def _placed(found: Finding, index: int) -> Finding:
     return found.model_copy(update={"values": {"place": index + 1, **found.values}})
 
 
-def run_choice(plan: Plan, choice: Choice, run: Run = run_plainly, cluster: str | None = None) -> Finding:
+def run_choice(plan: Plan, choice: Choice, run: Run, cluster: str | None = None) -> Finding:
     """Whether a dry run confirms a choice of a plan, or why there is none. `cluster`: its words, where the plan's name
     does not say it."""
     try:
@@ -119,7 +113,7 @@ def run_choice(plan: Plan, choice: Choice, run: Run = run_plainly, cluster: str 
     )
 
 
-def beside(plan: Plan, run: Run = run_plainly, cluster: str | None = None) -> Plan:
+def beside(plan: Plan, run: Run, cluster: str | None = None) -> Plan:
     """An estimate with what a dry run of the same configuration says, and whether both agree. `cluster`: of an estimate
     of a plan elsewhere, where."""
     if not plan.choices:

@@ -16,11 +16,12 @@ from planner.answer.plan import make_plan
 from planner.ask.question import Question, Request
 from planner.cli.check import check_files
 from planner.cli.export import render_plan
+from planner.dryrun import extra, question
 from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.confirm import Run, allocated_of, beside, confirmed, question_of, run_choice
-from planner.dryrun.extra import NEEDED, require_extra
+from planner.dryrun.confirm import allocated_of, beside, confirmed, question_of, run_choice
+from planner.dryrun.extra import NEEDED, Run, require_extra, runner_for
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.question import DryRun
+from planner.dryrun.question import DryRun, make_dryrun
 from planner.errors import InputError, UnsupportedError
 from planner.report.words import texts, worded
 from planner.spec.load_plan import parse_plan, plan_json, save_plan
@@ -42,6 +43,10 @@ def ran(verdict: MemoryVerdict, allocated: float = 60.0) -> DryRun:
     size = int(allocated * GIB)
     memory = replace(memory, verdict=verdict, allocated_peak=size, reserved_peak=size + 2 * GIB)
     return DryRun("m", "h100", 1, "tp1", "transformers-2026", {}, (memory,), None, (), None, None, ())
+
+
+def dry(asked: Question) -> DryRun:
+    return make_dryrun(asked, AllocatorSettings())
 
 
 def running(verdicts: Mapping[int, MemoryVerdict], asked: list[Question] | None = None) -> Run:
@@ -200,11 +205,35 @@ def test_launch_files_are_checked_beside_a_dry_run(plan: Plan, tmp_path: object)
         if name.endswith((".sh", ".yaml"))
     }  # type: ignore[arg-type]
     asked = Question("llama-3.2-1b", "1x1 h100")
-    answer = check_files(files, asked, dryrun=True)
+    answer = check_files(files, asked, run=dry)
     assert answer["dryrun"]["code"] == "dryrun_refused"  # of a stack that no dry run drives
     assert "fsdp1-2023" in answer["dryrun"]["text"]
     assert "dryrun" not in check_files(files, asked)
     json.dumps(answer)
+
+
+@pytest.mark.parametrize("asked", [planner.plan, planner.estimate])
+def test_settings_of_the_allocator_belong_to_a_dry_run(asked: Callable[..., Plan]) -> None:
+    with pytest.raises(InputError, match=r"alloc.conf.* belongs to .*dryrun"):
+        asked("llama-3.2-1b", "1x1 h100", alloc_conf="expandable_segments:True")
+    with pytest.raises(InputError, match="expandible"):
+        asked("llama-3.2-1b", "1x1 h100", alloc_conf="expandible_segments:True", dryrun=True)
+
+
+def test_settings_of_the_allocator_reach_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def make(asked: Question, settings: AllocatorSettings) -> DryRun:
+        given.append(settings)
+        return ran(MemoryVerdict.FITS)
+
+    monkeypatch.setattr(extra, "require_extra", lambda: None)
+    monkeypatch.setattr(question, "make_dryrun", make)
+    run = runner_for(dryrun=True, alloc_conf="expandable_segments:True")
+    assert run is not None
+    run(Question("llama-3.2-1b", "1x1 h100"))
+    assert [one.expandable_segments for one in given] == [True]
+    assert runner_for(dryrun=False, alloc_conf="") is None
 
 
 @pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason="the extra is not installed")
@@ -217,7 +246,7 @@ def test_several_devices_are_refused_by_name_and_planned_all_the_same() -> None:
 def test_a_real_dry_run_confirms(plan: Plan) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    said = run_choice(plan, plan.choices[0])
+    said = run_choice(plan, plan.choices[0], dry)
     assert said.code == "dryrun_confirms"
     assert 40 * GIB < float(str(said.values["allocated"])) < 60 * GIB
 

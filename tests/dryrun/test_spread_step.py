@@ -136,7 +136,9 @@ def test_messages_take_their_time_where_nothing_hides_them() -> None:
 def test_a_queue_waits_for_what_it_was_told_to() -> None:
     """The first layer's weights are there before it is computed, and gathered before they are copied out."""
     found = recorded(SHARDED)
-    gathers = [i for i, one in enumerate(found.operations) if one.message and one.message.kind == "all_gather"]
+    gathers = [
+        i for i, one in enumerate(found.operations) if one.message and one.message.kind == "all_gather"
+    ]
     awaited = {one.end for one in found.waits if one.stream == 0}
     assert set(gathers) <= awaited
     sent = found.operations[gathers[0]].message

@@ -49,7 +49,9 @@ def test_a_document_says_how_long_the_device_waits() -> None:
     assert "200 ms" in said(FOUND)
     assert "the device waits for the host 25% of it" in said(FOUND)
     sent = replace(TIME, messages=0.1, exposed=0.02)
-    assert "the device waits for the host 15% and for messages 10% of it" in said(replace(FOUND, times=(sent,)))
+    assert "the device waits for the host 15% and for messages 10% of it" in said(
+        replace(FOUND, times=(sent,))
+    )
 
 
 def test_times_that_are_not_known_are_said_to_be() -> None:

@@ -69,7 +69,9 @@ def test_messages_share_links() -> None:
 
 
 def test_the_host_waits_where_it_is_told() -> None:
-    found = ended([operation(1), operation()], np.array([1.0, 1.0]), np.array([5.0, 1.0]), waits=[Wait(1, HOST, 0)])
+    found = ended(
+        [operation(1), operation()], np.array([1.0, 1.0]), np.array([5.0, 1.0]), waits=[Wait(1, HOST, 0)]
+    )
     assert found.at == pytest.approx([6.0, 8.0])
 
 
@@ -86,4 +88,7 @@ def test_more_queues_never_take_longer_and_waits_never_less(
     free, bound = (ended(several, issue, run, reads, read, told).at for told in ([], waits))
     assert np.all(free <= bound + 1e-9)
     assert np.all(bound <= serial + 1e-9)
-    assert free.max() >= max(issue.sum(), *(run[[one[3] == k for one in program]].sum() for k in range(3))) - 1e-9
+    assert (
+        free.max()
+        >= max(issue.sum(), *(run[[one[3] == k for one in program]].sum() for k in range(3))) - 1e-9
+    )

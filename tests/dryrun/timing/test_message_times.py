@@ -25,7 +25,9 @@ def test_a_message_takes_what_estimates_say() -> None:
         assert WIRES.seconds(message("all_reduce", ranks, stride)) == all_reduce_time(GIB, group, WIRES.rates)
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"])
+@pytest.mark.parametrize(
+    "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]
+)
 def test_kinds_are_known_and_larger_ones_take_longer(kind: str) -> None:
     assert WIRES.knows(message(kind, 8, 1))
     assert 0 < WIRES.seconds(message(kind, 8, 1)) < WIRES.seconds(message(kind, 8, 1, 2 * GIB))
