@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from benchmarks.results_file import write_section
 from benchmarks.tiny_configs import tiny_fields
+from planner.dryrun.allocator.replay import replay
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.recording import Holds, Phase, Recording
@@ -123,7 +124,8 @@ def _dropout_off(config: Any, fields: dict[str, Any]) -> dict[str, Any]:
 def kept_by(recording: Recording) -> int:
     """What a recorded step keeps for its first backward pass [bytes]."""
     first = next(one.first for one in recording.operations if one.phase is Phase.BACKWARD)
-    alive = blocks_after(recording, first - 1)
+    allocated = replay(recording.trace, AllocatorSettings()).allocated_timeline
+    alive = blocks_after(recording, first - 1, allocated)
     return sum(one.size * one.number for one in alive if one.holds is Holds.ACTIVATIONS)
 
 

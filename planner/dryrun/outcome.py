@@ -31,7 +31,7 @@ class Alive:
     holds: Holds
     module: str
     size: int
-    """[bytes]"""
+    """That its blocks take; of all of them it is the allocated peak [bytes]."""
     blocks: int
 
 
@@ -77,7 +77,7 @@ def memory_of(recording: Recording, settings: AllocatorSettings, limit: int, ran
     peaks = free.last_peaks
     at, blocks = (
         operation_at(recording, peaks.allocated_event),
-        blocks_after(recording, peaks.allocated_event),
+        blocks_after(recording, peaks.allocated_event, free.allocated_timeline),
     )
     made = recording.operations[at]
     first = recording.second_step
@@ -129,7 +129,7 @@ def _sums(blocks: Iterable[HeldBlocks]) -> tuple[Alive, ...]:
     sums: dict[tuple[Holds, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in blocks:
         total = sums[one.holds, one.module]
-        total[0] += one.size * one.number
+        total[0] += one.taken
         total[1] += one.number
     found = (Alive(holds, module, size, count) for (holds, module), (size, count) in sums.items())
     return tuple(sorted(found, key=lambda one: (-one.size, one.holds, one.module)))

@@ -40,12 +40,15 @@ class Moment:
 
 @dataclass(frozen=True)
 class HeldBlocks:
-    """Blocks of one size [bytes], with `*` in `module` for the number of a layer; empty where no module made them."""
+    """Blocks of one size, with `*` in `module` for the number of a layer; empty where no module made them."""
 
     size: int
+    """That was asked for, of each [bytes]."""
     holds: Holds
     module: str
     number: int
+    taken: int
+    """Of what is allocated, by all of them: with what the allocator rounds up and does not split off [bytes]."""
 
 
 def operation_at(recording: Recording, event: int) -> int:
@@ -61,19 +64,23 @@ def holds_of(recording: Recording, block: int) -> Holds:
     return recording.kinds.get(block, Holds.ACTIVATIONS if phase is Phase.FORWARD else Holds.TEMPORARY)
 
 
-def blocks_after(recording: Recording, event: int) -> tuple[HeldBlocks, ...]:
-    """What is allocated after an event; a block counts what was asked for, without what the allocator adds."""
+def blocks_after(recording: Recording, event: int, allocated: Column) -> tuple[HeldBlocks, ...]:
+    """What is allocated after an event. `allocated`: after each event of the recording [bytes]."""
     what, blocks = recording.trace.what[: event + 1], recording.trace.blocks[: event + 1]
-    made = what >= 0
-    asked = dict(zip(blocks[made].tolist(), what[made].tolist(), strict=True))
+    made, changes = what >= 0, np.diff(allocated[: event + 1], prepend=0)
+    held = dict(
+        zip(blocks[made].tolist(), zip(what[made].tolist(), changes[made].tolist(), strict=True), strict=True)
+    )
     for block in blocks[what == Kind.FREE].tolist():
-        asked.pop(block, None)
-    alike: Counter[tuple[int, Holds, str]] = Counter()
-    for block, size in asked.items():
+        held.pop(block, None)
+    alike, taken = Counter[tuple[int, Holds, str]](), Counter[tuple[int, Holds, str]]()
+    for block, (size, change) in held.items():
         at = recording.made_by[block]
         module = _LAYER.sub(".*", recording.operations[at].module) if at >= 0 else ""
-        alike[size, holds_of(recording, block), module] += 1
-    return tuple(HeldBlocks(*one, number) for one, number in alike.items())
+        key = size, holds_of(recording, block), module
+        alike[key] += 1
+        taken[key] += change
+    return tuple(HeldBlocks(*key, number, taken[key]) for key, number in alike.items())
 
 
 def timeline_of(

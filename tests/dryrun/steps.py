@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.dryrun.allocator.replay import replay
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recording import Holds, Recording
+from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.timeline import HeldBlocks, blocks_after
 from planner.dryrun.transformers.recipe import Recipe
 
 HOPPER = (9, 0)
@@ -28,11 +30,21 @@ def recorded(recipe: Recipe) -> Recording:
 
 
 def memory(recipe: Recipe) -> RankMemory:
-    return memory_of(recorded(recipe), AllocatorSettings(), LIMIT)
+    found = memory_of(recorded(recipe), AllocatorSettings(), LIMIT)
+    assert sum(one.size for one in found.alive) == found.allocated_peak, "what is held adds up to the peak"
+    return found
 
 
 def held(found: RankMemory, holds: Holds) -> int:
-    return sum(one.size for one in found.alive if one.holds is holds)
+    """What tensors of a kind ask for at the peak [bytes]."""
+    return sum(one.size * one.number for one in found.blocks if one.holds is holds)
+
+
+def at_end_of_forward(recording: Recording) -> tuple[HeldBlocks, ...]:
+    """What is held when the second step's backward pass begins."""
+    starts = [one.first for one in recording.operations if one.phase is Phase.BACKWARD]
+    event = next(start for start in starts if start > recording.second_step) - 1
+    return blocks_after(recording, event, replay(recording.trace, AllocatorSettings()).allocated_timeline)
 
 
 def names(recipe: Recipe) -> list[str]:

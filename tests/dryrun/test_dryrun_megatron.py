@@ -28,6 +28,7 @@ from planner.spec.job import Job, Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
+from tests.dryrun.steps import held
 from tests.problems import dense_model, moe_model
 
 HOPPER, LIMIT, SEQ = (9, 0), 2**50, 512
@@ -126,10 +127,6 @@ def recorded(what: MegatronRecipe) -> dict[int, Recording]:
 
 def memories(what: MegatronRecipe) -> dict[int, RankMemory]:
     return {rank: memory_of(one, AllocatorSettings(), LIMIT, rank) for rank, one in recorded(what).items()}
-
-
-def held(found: RankMemory, holds: Holds) -> int:
-    return sum(one.size for one in found.alive if one.holds is holds)
 
 
 def parameters(layers: int, tp: int) -> int:

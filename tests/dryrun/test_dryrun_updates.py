@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.allocator.settings import AllocatorSettings
-from planner.dryrun.outcome import memory_of
 from planner.dryrun.recording import Holds, Phase
 from planner.dryrun.transformers.recipe import Recipe, Update, Weights
-from tests.dryrun.steps import HOPPER, LIMIT, TINY
+from tests.dryrun.steps import HOPPER, TINY, held, memory
 
 pytestmark = pytest.mark.slow
 NEEDS = ("torch", "transformers")
@@ -24,11 +22,7 @@ ALL = 2 * LAYER + OUTER + NORMS
 
 def states(update: Update, weights: Weights = Weights.BF16) -> int:
     """Bytes that the allocator is asked for and that hold states, at the end of the second step."""
-    from planner.dryrun.transformers.step import record_step
-
-    recording = record_step(Recipe(TINY, "tiny", 1, 64, weights=weights, update=update), HOPPER)
-    alive = memory_of(recording, AllocatorSettings(), LIMIT).alive
-    return sum(one.size for one in alive if one.holds is Holds.OPTIMIZER_STATES)
+    return held(memory(Recipe(TINY, "tiny", 1, 64, weights=weights, update=update)), Holds.OPTIMIZER_STATES)
 
 
 def total(shapes: list[tuple[int, ...]]) -> int:

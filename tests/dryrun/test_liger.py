@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.recording import Holds, Phase, Recording
-from planner.dryrun.timeline import blocks_after
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.recipe import Checkpointing, Recipe, Weights
 from planner.errors import UnsupportedError
-from tests.dryrun.steps import TINY, recorded
+from tests.dryrun.steps import TINY, at_end_of_forward, recorded
 
 pytestmark = pytest.mark.slow
 NEEDS = ("torch", "transformers")
@@ -22,9 +21,7 @@ LIGER = Recipe(TINY, "tiny", 2, 512, liger=True)
 
 def kept(recording: Recording) -> int:
     """Activations at the end of the second step's forward pass [bytes]."""
-    starts = [one.first for one in recording.operations if one.phase is Phase.BACKWARD]
-    event = next(start for start in starts if start > recording.second_step) - 1
-    alive = blocks_after(recording, event)
+    alive = at_end_of_forward(recording)
     return sum(one.size * one.number for one in alive if one.holds is Holds.ACTIVATIONS)
 
 

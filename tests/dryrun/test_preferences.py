@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.dryrun.recording import Holds, Phase, Recording
-from planner.dryrun.timeline import blocks_after
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Weights
-from tests.dryrun.steps import PARAMETERS, TINY, held, memory, recorded
+from tests.dryrun.steps import PARAMETERS, TINY, at_end_of_forward, held, memory, recorded
 
 pytestmark = pytest.mark.slow
 NEEDS = ("torch", "transformers", "peft", "trl")
@@ -64,10 +63,7 @@ def test_adapters_are_taken_off_for_the_reference() -> None:
 def test_casts_of_the_reference_are_gone_when_its_pass_ends() -> None:
     """Under autocast of each model by itself: no more than the trained one's 16-bit weights, which its graph holds."""
     found = recorded(replace(DPO, weights=Weights.AMP_BF16))
-    starts = [one.first for one in found.operations if one.phase is Phase.BACKWARD]
-    event = next(start for start in starts if start > found.second_step) - 1
-    alive = blocks_after(found, event)
-    assert not [one for one in alive if one.module.startswith("reference.")]
+    assert not [one for one in at_end_of_forward(found) if one.module.startswith("reference.")]
 
 
 def test_checkpointing_is_off_for_the_reference() -> None:

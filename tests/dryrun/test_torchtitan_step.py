@@ -13,12 +13,11 @@ from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.torchtitan.recipe import TitanRecipe
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
+from tests.dryrun.steps import HOPPER, LIMIT, held
 
 # torchtitan and what it loads warn of what they use themselves
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 NEEDS = ("torch", "torchtitan")
-HOPPER = (9, 0)
-LIMIT = 2**40
 FP32 = 4
 
 
@@ -54,10 +53,6 @@ def recorded(asked: TitanRecipe) -> Recording:
 
 def memory(asked: TitanRecipe) -> RankMemory:
     return memory_of(recorded(asked), AllocatorSettings(), LIMIT)
-
-
-def held(found: RankMemory, holds: Holds) -> int:
-    return sum(one.size for one in found.alive if one.holds is holds)
 
 
 def parameters(model: ModelSpec) -> int:
