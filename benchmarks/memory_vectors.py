@@ -70,7 +70,7 @@ def counted(case: Case) -> Counted:
     """Two steps of a case, and what is counted of the second."""
     recorder, marks = Recorder(Values(0), CAPABILITY), _Marks()
     with ExitStack() as stack:
-        stack.enter_context(cuda_branches())
+        stack.enter_context(cuda_branches(CAPABILITY))
         stack.enter_context(process_of(0, case.dp * case.tp, recorder))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(recorder)

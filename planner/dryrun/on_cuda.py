@@ -23,6 +23,7 @@ aten: Final = torch.ops.aten
 _LOG_SOFTMAX: Final = aten._log_softmax.default
 _HALVES: Final = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD: Final = 256  # of the flash kernel
+_FLASH_FROM: Final = (8, 0)  # the first compute capability that has it
 _ALIGNED: Final = 16  # of a mask's last dimension
 _ROW: Final = 16  # bytes that rows of a grouped product are a multiple of
 _FUSED: Final = {
@@ -32,8 +33,8 @@ _FUSED: Final = {
 
 
 @contextmanager
-def cuda_branches() -> Iterator[None]:
-    """Have functions of PyTorch go the way of CUDA while it is entered."""
+def cuda_branches(capability: tuple[int, int]) -> Iterator[None]:
+    """Have functions of PyTorch go the way of CUDA, on a device of this compute capability, while it is entered."""
     library = torch.library.Library("aten", "IMPL")
     functional, plain = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
     apply = torch.nn.Module._apply
@@ -54,7 +55,9 @@ def cuda_branches() -> Iterator[None]:
             func,
         ) in _FUSED.items():  # to be there is all that PyTorch asks of them to run them whole
             library.impl(operation, func, "CPU")
-        functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = _attend
+        functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = (
+            _attend if capability >= _FLASH_FROM else _attend_without_flash
+        )
         torch.nn.Module._apply = _apply
         yield
     finally:
@@ -120,6 +123,16 @@ def _attend(
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
             0
         ]
+    return _attend_without_flash(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _attend_without_flash(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (one.to(dtype) for one in (query, key, value))
     if query.dim() == 4 and key.shape[1] == query.shape[1]:
         needed = torch.is_grad_enabled() and query.requires_grad
         return aten._scaled_dot_product_efficient_attention(

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from planner.frameworks import framework_of_stack
+from planner.frameworks.transformers import RULES as TRANSFORMERS
 from planner.space.axes import RESTRICTABLE
 from planner.space.rules import RULES
 from planner.spec.rule import Rule
@@ -16,6 +17,8 @@ from planner.spec.stack import Stack
 
 # Columns that the space varies; the others have one value, and rules about them speak of named configurations only.
 _VARIED: Final = frozenset((*RESTRICTABLE, "num_microbatches"))
+# of frameworks that have no launch files of their own
+_WITHOUT_FILES: Final = {"transformers": TRANSFORMERS}
 
 
 def rules_for(stack: Stack) -> tuple[Rule, ...]:
@@ -27,6 +30,7 @@ def rules_for(stack: Stack) -> tuple[Rule, ...]:
 def all_rules_for(stack_framework: str) -> tuple[Rule, ...]:
     """The same with the rules about columns that the search does not vary: for one named configuration."""
     found = framework_of_stack(stack_framework)
-    own = {rule.id: rule for rule in found.rules} if found is not None else {}
+    rules = _WITHOUT_FILES.get(stack_framework, ()) if found is None else found.rules
+    own = {rule.id: rule for rule in rules}
     generic = tuple(own.pop(rule.id, rule) for rule in RULES)
     return (*generic, *own.values())

@@ -43,6 +43,18 @@ def test_attention_is_the_flash_kernel_and_holds_no_mask() -> None:
     assert not square
 
 
+def test_before_ampere_no_flash_kernel_runs() -> None:
+    """Where queries share keys no other fused kernel does either: scores are written out."""
+    from planner.dryrun.transformers.step import record_step
+
+    volta = record_step(replace(PLAIN, weights=Weights.FP16), (7, 0))
+    assert not any("flash" in one.name or "efficient" in one.name for one in volta.operations)
+    assert any(shape[-2:] == (512, 512) for one in volta.operations for shape, _ in one.given)
+    apart = TINY | {"num_key_value_heads": 4}
+    own = record_step(replace(PLAIN, config=apart, weights=Weights.FP16), (7, 0))
+    assert any("efficient_attention" in one.name for one in own.operations)
+
+
 def test_eager_attention_writes_scores_out() -> None:
     eager = recorded(replace(PLAIN, attention="eager"))
     scores = [one for one in eager.operations if ((2, 4, 512, 512), "float32") in one.given]

@@ -44,7 +44,7 @@ def record_step(recipe: DeepspeedRecipe, capability: tuple[int, int]) -> Recordi
     recorder = Recorder(_Values(experts_of(config)), capability)
     recorder.host_is_apart = True
     with (
-        on_device() as undone,
+        on_device(capability) as undone,
         process_of(0, recipe.ranks, recorder),
         _accelerator(deepspeed, recorder),
         FakeTensorMode(allow_non_fake_inputs=True),

@@ -49,7 +49,7 @@ def record_step(recipe: MegatronRecipe, capability: tuple[int, int]) -> Recordin
         with (
             _in_group(recipe),
             without_gpu(recorder, capability),
-            _recorded(recipe, recorder) as settings,
+            _recorded(recipe, recorder, capability) as settings,
         ):
             _run(settings, recipe, recorder)
             end = len(recorder.recording.trace)
@@ -81,11 +81,11 @@ def _in_group(recipe: MegatronRecipe) -> Iterator[None]:
 
 
 @contextmanager
-def _recorded(recipe: MegatronRecipe, recorder: Recorder) -> Iterator[Settings]:
+def _recorded(recipe: MegatronRecipe, recorder: Recorder, capability: tuple[int, int]) -> Iterator[Settings]:
     """Megatron-Core's own groups, and everything on tensors without data."""
     config, settings = recipe.config, settings_of(recipe)
     with ExitStack() as stack:
-        stack.enter_context(cuda_branches())
+        stack.enter_context(cuda_branches(capability))
         parallel_state.initialize_model_parallel(
             config.tp,
             config.pp,

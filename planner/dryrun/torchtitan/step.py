@@ -59,7 +59,7 @@ def record_step(recipe: TitanRecipe, capability: tuple[int, int]) -> Recording:
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(_collected_later())
-        stack.enter_context(cuda_branches())
+        stack.enter_context(cuda_branches(capability))
         stack.enter_context(flex_attention())
         stack.enter_context(_even_experts())
         stack.enter_context(_wide_autocast())

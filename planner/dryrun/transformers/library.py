@@ -18,8 +18,9 @@ _TRACED: Final = "is_tracing"
 
 
 @contextmanager
-def on_device() -> Iterator[ExitStack]:
-    """PyTorch and transformers as they are on a GPU, and silent; with what undoes other changes too."""
+def on_device(capability: tuple[int, int]) -> Iterator[ExitStack]:
+    """PyTorch and transformers as they are on a GPU of this compute capability, and silent; with what undoes other
+    changes too."""
     level = transformers.logging.get_verbosity()
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -27,7 +28,7 @@ def on_device() -> Iterator[ExitStack]:
         stack.callback(transformers.logging.set_verbosity, level)
         transformers.logging.set_verbosity_error()
         stack.enter_context(cuda_policies())
-        stack.enter_context(cuda_branches())
+        stack.enter_context(cuda_branches(capability))
         stack.enter_context(flash_attention())
         yield stack
 

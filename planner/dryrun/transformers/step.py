@@ -45,7 +45,7 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         import_module("torch._inductor.decomposition")  # takes what `cuda_branches` keeps from others
     recorder = Recorder(Values(experts_of(config)), capability)
     with (
-        on_device() as undone,
+        on_device(capability) as undone,
         _process(recipe, recorder),
         FakeTensorMode(allow_non_fake_inputs=True),
         recorder,
