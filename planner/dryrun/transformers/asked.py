@@ -32,18 +32,13 @@ from planner.dryrun.transformers.recipe import (
 )
 from planner.errors import UnsupportedError
 from planner.spec.config import Recompute
-from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.job import Job, Optimizer
 from planner.spec.precision import Precision
 
 STACK: Final = "transformers-2026"
 # options of the stack that are run
 _RUN: Final = {AUTOCAST, COMPILE, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, NO_SYNC, SDPA_MASK}
 _SHARDING: Final = {0: Sharding.NONE, 2: Sharding.GRADIENTS, 3: Sharding.WEIGHTS}  # by ZeRO stage
-_TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
-    AdapterTargets.ALL_LINEAR: "all-linear",
-    AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
-    AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),
-}
 _UPDATES: Final[Mapping[Optimizer, Update]] = {
     Optimizer.ADAMW_8BIT: Update.ADAMW_8BIT,
     Optimizer.ADEMAMIX: Update.ADEMAMIX,
@@ -93,7 +88,7 @@ def recipe_of(asked: Asked) -> Recipe:
 
 
 def _adapters(rank: int, job: Job) -> Adapters:
-    return Adapters(rank, _TARGETS[job.lora_targets], frozen_bits=job.frozen_bits)
+    return Adapters(rank, job.lora_targets, frozen_bits=job.frozen_bits)
 
 
 def _attention(job: Job, options: frozenset[str]) -> str:
