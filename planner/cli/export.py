@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.options import FASTEST, ChoiceOption, PlanArgument
+from planner.cli.output import check_output
 from planner.dryrun.extra import Run, runner_for
 from planner.errors import UnsupportedError
 
@@ -93,6 +94,8 @@ def export(
     if run is not None:
         made = _run_dry(made, index, run, cluster)
         files = _rendered(made, chosen, index, version, cluster, stack)
+    for name in files:  # with --force, a file that is read
+        check_output(output / name if (output / name).exists() else None, plan, cluster, stack, made)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
