@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ from planner.spec.rule import Problem
 
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
+SHORT_LENGTHS: Final = 32  # the same below the first of these, at most
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
 
@@ -68,7 +70,7 @@ class DryRun:
     largest_micro_batch: int | None
     """That runs at this sequence length, 0 where none does; None where it was not sought."""
     longest_sequence: int | None
-    """That runs at this micro-batch, in steps of `LENGTHS` tokens."""
+    """That runs at this micro-batch: the one that is asked, or longer in steps of `LENGTHS` tokens."""
     assumptions: tuple[Finding, ...]
     times: tuple[RankTime, ...] = ()
     """Of the same ranks; empty where part of the step runs on the host or on other stages of a pipeline."""
@@ -113,8 +115,12 @@ def make_dryrun(
     software = SOFTWARE[framework]
     recipe = software.recipe(Asked(asked, problem, config, estimate, name, fields))
     limit = allocator_limit(problem, config, asked)
-    run = _Runs(software.recorder(), capability_of(problem), settings, limit, positions)
+    device = int(problem.cluster.accelerator.memory)
+    run = _Runs(software.recorder(), capability_of(problem), settings, limit, device, positions)
     recorded = run.recorded(recipe)
+    ranks = tuple(memory_of(one, settings, limit, rank, device) for rank, one in recorded)
+    runs = all(one.out_of_memory is None for one in ranks)
+    idle = (finding("collection_needs_fraction"),) if settings.collects_nothing else ()
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
@@ -122,13 +128,13 @@ def make_dryrun(
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
         software=software.versions(),
-        ranks=tuple(memory_of(one, settings, limit, rank) for rank, one in recorded),
+        ranks=ranks,
         times=_times(problem, config, recipe, recorded),
         estimated_peak=None if estimate is None else estimate.choices[0].memory.peak,
         unestimated=alone,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
-        longest_sequence=run.longest_sequence(recipe) if longest else None,
-        assumptions=(*unsaid, *assumed, *software.assumptions, *defaults),
+        longest_sequence=run.longest_sequence(recipe, runs) if longest else None,
+        assumptions=(*unsaid, *idle, *assumed, *software.assumptions, *defaults),
     )
 
 
@@ -154,13 +160,14 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Plan |
 
 @dataclass(frozen=True)
 class _Runs:
-    """Dry runs on one device: `limit` is what its allocator can have [bytes]; `positions`: learned ones of the model, 0
-    where there are none."""
+    """Dry runs on one device: `limit` is what its allocator can have of all that the `device` has [bytes]; `positions`:
+    learned ones of the model, 0 where there are none."""
 
     record: Record
     capability: tuple[int, int]
     settings: AllocatorSettings
     limit: int
+    device: int
     positions: int
 
     def recorded(self, recipe: AnyRecipe) -> tuple[tuple[int, Recording], ...]:
@@ -172,18 +179,32 @@ class _Runs:
         def peak(number: int) -> tuple[bool, float]:
             return self._peak(recipe.sized(number, recipe.seq_len))
 
-        return largest_that_fits(peak, recipe.micro_batch, self.limit, MOST_SEQUENCES)
+        return largest_that_fits(peak, recipe.micro_batch, self._allowed, MOST_SEQUENCES)
 
-    def longest_sequence(self, recipe: AnyRecipe) -> int:
+    def longest_sequence(self, recipe: AnyRecipe, runs: bool) -> int:
+        """In steps of `LENGTHS` tokens, below the first in shorter ones that ranks can split as they split what is
+        asked; no less than that where it `runs`."""
+        most = self.positions or MOST_TOKENS
+        found = self._longest(recipe, LENGTHS, most // LENGTHS)
+        if not found and not runs:
+            step = gcd(recipe.seq_len, SHORT_LENGTHS)
+            found = self._longest(recipe, step, min(LENGTHS - 1, most) // step)
+        return max(found, recipe.seq_len if runs else 0)
+
+    def _longest(self, recipe: AnyRecipe, step: int, most: int) -> int:
         def peak(number: int) -> tuple[bool, float]:
-            return self._peak(recipe.sized(recipe.micro_batch, number * LENGTHS))
+            return self._peak(recipe.sized(recipe.micro_batch, number * step))
 
-        most = (self.positions or MOST_TOKENS) // LENGTHS
-        return LENGTHS * largest_that_fits(peak, recipe.seq_len // LENGTHS, self.limit, most)
+        return step * largest_that_fits(peak, recipe.seq_len // step, self._allowed, most)
+
+    @property
+    def _allowed(self) -> int:
+        return self.settings.allowed(self.limit, self.device)
 
     def _peak(self, recipe: AnyRecipe) -> tuple[bool, float]:
         """Of all ranks that differ."""
-        each = [memory_of(one, self.settings, self.limit, rank) for rank, one in self.recorded(recipe)]
+        ran = self.recorded(recipe)
+        each = [memory_of(one, self.settings, self.limit, rank, self.device) for rank, one in ran]
         return all(one.out_of_memory is None for one in each), max(one.reserved_peak for one in each)
 
 
@@ -214,7 +235,7 @@ def _host(problem: Problem) -> HostRates:
 
 def allocator_limit(problem: Problem, config: ParallelConfig, asked: Question) -> int:
     """What the allocator of a device can have: its memory less the driver's, what communicators hold outside it, and
-    what the question keeps back [bytes]."""
+    what the question keeps back; 0 where that is all [bytes]."""
     memory, table = problem.cluster.accelerator.memory, ConfigTable.of([config])
     replicas, dispatcher = np.array([config.dp * config.cp], float), problem.stack.communication.dispatcher
     opened = communicator_bytes(table, replicas, problem.cluster, dispatcher)
@@ -222,7 +243,7 @@ def allocator_limit(problem: Problem, config: ParallelConfig, asked: Question) -
     # of a question for a dry run alone the default is none, of others it is for what an estimate cannot know
     said = isinstance(asked, DryrunQuestion) or "headroom" in as_written(asked)
     kept = max(memory * asked.headroom if said else 0.0, asked.min_free or 0.0)
-    return int(memory - outside - kept)
+    return max(int(memory - outside - kept), 0)
 
 
 def capability_of(problem: Problem) -> tuple[int, int]:

@@ -40,6 +40,15 @@ class AllocatorSettings:
     memory_fraction: float = 1.0
     """Share of the device that the process may take."""
 
+    def allowed(self, limit: int, device: int) -> int:
+        """What the allocator can have of a device's memory where `limit` is left to it [bytes]."""
+        return min(limit, int(self.memory_fraction * device))
+
+    @property
+    def collects_nothing(self) -> bool:
+        """Is a threshold given which PyTorch passes over, as nothing is known of which it would be a share?"""
+        return self.garbage_collection_threshold > 0 and self.memory_fraction == 1
+
 
 def read_alloc_conf(text: str) -> AllocatorSettings:
     """The settings that `text` states, such as "expandable_segments:True,max_split_size_mb:128".
