@@ -5,9 +5,7 @@ Left out: what each framework runs of a question (`software.py`), and how a step
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, Final
@@ -27,7 +25,7 @@ from planner.dryrun.asked import AnyRecipe, Asked
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Recording
-from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record
+from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record, quiet
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import RankTime, time_of
@@ -172,7 +170,7 @@ class _Runs:
 
     def recorded(self, recipe: AnyRecipe) -> tuple[tuple[int, Recording], ...]:
         """Ranks that differ, by number."""
-        with redirect_stdout(sys.stderr):  # of frameworks' own words
+        with quiet():
             return tuple((rank, self.record(one, self.capability)) for rank, one in recipe.roles())
 
     def largest_micro_batch(self, recipe: AnyRecipe) -> int:
