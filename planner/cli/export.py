@@ -162,8 +162,20 @@ def _planned_framework(plan: Plan, index: int) -> str:
     named = plan.framework_of(choice)
     if (found := framework_of_stack(named)) is None:
         must = f"--to must name a launcher: the plan's stack, {choice.stack}, is of none"
-        raise InputError(must, named, "planner export plan.json --to FRAMEWORK -o DIR")
+        raise InputError(
+            must, named, f"planner export plan.json --to {_nearest_launcher(choice.stack)} -o DIR"
+        )
     return found.name
+
+
+def _nearest_launcher(stack: str) -> str:
+    """The framework of the stacks that one of no launcher is akin to; else what a name of one stands for."""
+    from planner.catalog.load_stacks import load_stack
+    from planner.frameworks import framework_of_stack
+
+    kin = load_stack(stack).kin
+    found = framework_of_stack(load_stack(kin).framework) if kin else None
+    return "FRAMEWORK" if found is None else found.name
 
 
 def _own_stack(plan: Plan, index: int, model: ModelSpec, stack: str | None) -> Stack | None:

@@ -25,15 +25,17 @@ from planner.dryrun.asked import AnyRecipe, Asked
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Recording
+from planner.dryrun.refused import leave_out
 from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record, quiet
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import RankTime, time_of
 from planner.dryrun.transformers.asked import STACK
 from planner.dryrun.transformers.methods import alone_known
-from planner.errors import InputError, UnsupportedError
+from planner.errors import FileInputError, InputError, PlannerError, UnsupportedError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.findings import Finding, finding
+from planner.spec.load_loads import zipf_exponent
 from planner.spec.load_model import hf_fields, load_model
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.machine.host import HostRates
@@ -96,7 +98,9 @@ def make_dryrun(
 
     Raises `InputError` for an illegal configuration or a missing package, `UnsupportedError` for what cannot be run.
     """
-    name, fields = hf_fields(asked.model)
+    _check_of_a_step(asked)
+    named = asked.model
+    name, fields = hf_fields(named)
     unsaid: tuple[Finding, ...] = ()
     if asked.stack is None:
         asked, unsaid = replace(asked, stack=STACK), (finding("default_stack", stack=STACK),)
@@ -115,7 +119,11 @@ def make_dryrun(
     limit = allocator_limit(problem, config, asked)
     device = int(problem.cluster.accelerator.memory)
     run = _Runs(software.recorder(), capability_of(problem), settings, limit, device, positions)
-    recorded = run.recorded(recipe)
+    try:
+        recorded = run.recorded(recipe)
+    except PlannerError as error:
+        error.hint = error.hint or _what_helps(named, estimate)
+        raise
     ranks = tuple(memory_of(one, settings, limit, rank, device) for rank, one in recorded)
     runs = all(one.out_of_memory is None for one in ranks)
     idle = (finding("collection_needs_fraction"),) if settings.collects_nothing else ()
@@ -134,6 +142,37 @@ def make_dryrun(
         longest_sequence=run.longest_sequence(recipe, runs) if longest else None,
         assumptions=(*unsaid, *idle, *assumed, *software.assumptions, *defaults),
     )
+
+
+def _check_of_a_step(asked: Question) -> None:
+    """Raise `InputError` for what says nothing of a step, `UnsupportedError` for what no dry run knows."""
+    if isinstance(asked, DryrunQuestion):
+        tokens = "" if asked.tokens is None else f"{asked.tokens:,.0f}"
+        for name, given in (("tokens", tokens), ("assume", ", ".join(asked.assume))):
+            if given:
+                must = f"{option(name)} says something of a whole run, and a dry run is of one step"
+                raise InputError(must, given, f"leave it out: planner estimate takes {option(name)}")
+    uneven = asked.expert_loads is not None and zipf_exponent(asked.expert_loads) != 0
+    for name, there in (("expert_loads", uneven), ("expert_replicas", asked.expert_replicas is not None)):
+        if there:
+            given = option(name, getattr(asked, name))
+            raise UnsupportedError(
+                "a dry run is of tokens that are dealt evenly to experts", given, leave_out(name)
+            )
+
+
+def _what_helps(model: str, estimate: Plan | None) -> str:
+    """What to do where a framework does not take or run a model, and has no hint of its own."""
+    try:
+        load_model(model)
+    except FileInputError as error:
+        if error.field not in ("", "model_type"):
+            return f"{error.must}, given {error.given}" if error.given else error.must
+    except PlannerError:
+        pass
+    if estimate is not None:
+        return "planner estimate tells its memory without running it"
+    return "hold its fields against the config.json that the model was published with"
 
 
 def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Plan | None, int]:

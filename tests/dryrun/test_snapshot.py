@@ -118,7 +118,7 @@ def test_nothing_in_a_file_is_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "must be a pickle"),
+        (b"", "must be a pickle\n  given: another kind of file"),
         (b"\x80\x04not a pickle", "must be a pickle"),
         (pickle.dumps([1, 2]), "segments and device_traces"),
         (pickle.dumps({"segments": []}), "device_traces"),
