@@ -26,7 +26,7 @@ from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Recording
 from planner.dryrun.refused import leave_out
-from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record, quiet
+from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record, Software, quiet
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import RankTime, time_of
@@ -107,14 +107,8 @@ def make_dryrun(
     asked, estimate, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    framework, alone = problem.stack.framework, alone_known(asked)
-    if framework not in SOFTWARE:
-        must = f"a dry run runs the software of {', '.join(SOFTWARE)}"
-        raise UnsupportedError(must, f"the stack {problem.stack.name}", option("stack", STACK))
-    if framework != TRANSFORMERS and alone:
-        must = f"{', '.join(map(option, alone))} need{'s' * (len(alone) == 1)} a step of transformers"
-        raise UnsupportedError(must, problem.stack.name, option("stack", STACK))
-    software = SOFTWARE[framework]
+    alone = alone_known(asked)
+    software = _software_of(problem, alone)
     recipe = software.recipe(Asked(asked, problem, config, estimate, name, fields))
     limit = allocator_limit(problem, config, asked)
     device = int(problem.cluster.accelerator.memory)
@@ -142,6 +136,18 @@ def make_dryrun(
         longest_sequence=run.longest_sequence(recipe, runs) if longest else None,
         assumptions=(*unsaid, *idle, *assumed, *software.assumptions, *defaults),
     )
+
+
+def _software_of(problem: Problem, alone: tuple[str, ...]) -> Software:
+    """What runs a problem's stack; `alone`: what a dry run alone knows of it. Raises `UnsupportedError`."""
+    framework = problem.stack.framework
+    if framework not in SOFTWARE:
+        must = f"a dry run runs the software of {', '.join(SOFTWARE)}"
+        raise UnsupportedError(must, f"the stack {problem.stack.name}", option("stack", STACK))
+    if framework != TRANSFORMERS and alone:
+        must = f"{', '.join(map(option, alone))} need{'s' * (len(alone) == 1)} a step of transformers"
+        raise UnsupportedError(must, problem.stack.name, option("stack", STACK))
+    return SOFTWARE[framework]
 
 
 def _check_of_a_step(asked: Question) -> None:
@@ -185,14 +191,26 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Plan |
     try:
         model = load_model(asked.model)
     except (InputError, UnsupportedError):  # of its fields: the file has been read
+        if asked.mtp:
+            raise InputError(
+                f"{option('mtp')} needs a model that planner can read", asked.model, leave_out("mtp")
+            ) from None
         longest = fields.get("max_position_embeddings")
         usual = min(longest, DEFAULT_SEQ_LEN) if isinstance(longest, int) else DEFAULT_SEQ_LEN
-        return replace(asked, model=STAND_IN, seq_len=asked.seq_len or usual), None, 0
+        asked = replace(asked, model=STAND_IN, seq_len=asked.seq_len or usual)
+        _legal_estimate(asked)
+        return asked, None, 0
+    estimate = _legal_estimate(asked)
+    return asked, None if alone_known(asked) else estimate, model.position_rows
+
+
+def _legal_estimate(asked: Question) -> Plan:
+    """The estimate of a configuration. Raises `InputError` for an illegal one."""
     estimate = make_estimate(asked)
     if estimate.violations:
         broken = estimate.violations[0]
         raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
-    return asked, None if alone_known(asked) else estimate, model.position_rows
+    return estimate
 
 
 @dataclass(frozen=True)

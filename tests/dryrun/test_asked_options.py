@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from planner.ask.question import DryrunQuestion
 from planner.dialect import in_words
 from planner.dryrun import question, software
 from planner.dryrun.allocator.settings import read_alloc_conf
-from planner.dryrun.question import make_dryrun
+from planner.dryrun.question import STAND_IN, make_dryrun
 from planner.dryrun.recording import Recording
 from planner.errors import InputError, PlannerError, UnsupportedError
+from planner.spec.verdict import MemoryVerdict
 from tests.dryrun.test_dryrun_outcome import two_steps
 
 MODEL, CLUSTER = "llama-3.2-1b", "1x2 h100"
@@ -120,9 +122,40 @@ def test_what_to_do_is_what_helps(said: dict[str, Any], hint: str, ran: Ran) -> 
     assert hint in in_words(told.value.hint)
 
 
+@pytest.mark.parametrize("said", [{"headroom": 0.995}, {"headroom": "99.9999%"}, {"min_free": "79GiB"}])
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "per_process_memory_fraction:0.05"])
+def test_nothing_left_for_the_allocator_does_not_fit(said: dict[str, Any], conf: str, ran: Ran) -> None:
+    asked = DryrunQuestion(MODEL, CLUSTER, seq_len=256, global_batch=8, **said)
+    found = make_dryrun(asked, read_alloc_conf(conf), largest=True, longest=True)
+    assert (found.fits, found.worst.verdict, found.worst.limit) == (False, MemoryVerdict.DOES_NOT_FIT, 0)
+    assert (found.largest_micro_batch, found.longest_sequence) == (0, 0)
+
+
 def test_another_model_than_torchtitans_is_sent_to_transformers(ran: Ran) -> None:
     asked = DryrunQuestion("qwen2.5-7b", CLUSTER, stack="torchtitan-2026-eager", seq_len=256, global_batch=8)
     with pytest.raises(UnsupportedError) as told:
         make_dryrun(asked, read_alloc_conf(""))
     assert in_words(told.value.hint) == "--stack transformers-2026 runs it"
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"set": {"zero": 1}}, "zero=1"), ({"set": {"pp": 2}}, "pp=2"), ({"set": {"cp": 2}}, "cp=2"),
+        ({"gpus": 1, "set": {"vpp": 2}}, "vpp=2"), ({"global_batch": 3}, "global batch"),
+        ({"stack": "torchtitan-2026-eager"}, "can read"), ({"stack": "megatron"}, "has a reader"),
+        ({"mtp": True}, "can read"),
+    ],
+)  # fmt: skip
+def test_a_model_that_planner_cannot_read_is_run_as_asked_or_not(
+    said: dict[str, Any], told: str, ran: Ran, tmp_path: Path
+) -> None:
+    """What takes its place is run by no framework, and obeys the rules of its stack."""
+    (tmp_path / "config.json").write_text('{"model_type": "xglm", "d_model": 512}', encoding="utf-8")
+    given = {"seq_len": 256, "global_batch": 8, "set": {"dp": 2}} | said
+    with pytest.raises(PlannerError) as refused:
+        make_dryrun(DryrunQuestion(str(tmp_path), CLUSTER, **given), read_alloc_conf(""))
+    assert told in in_words(str(refused.value))
+    assert STAND_IN not in str(refused.value)
     assert not ran

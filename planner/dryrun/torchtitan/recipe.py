@@ -14,6 +14,7 @@ from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.dryrun.asked import Asked
 from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
+from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import CLI, chunks_loss, compiles
 from planner.frameworks.torchtitan.options import recompute_mode
@@ -103,6 +104,9 @@ class TitanRecipe:
 
 def titan_recipe(asked: Asked) -> TitanRecipe:
     """What torchtitan runs of a configuration. Raises `UnsupportedError` for what is not run."""
+    if asked.estimate is None:
+        must = "a dry run of torchtitan needs a model that planner can read"
+        raise UnsupportedError(must, asked.name, f"{option('stack', _ANY_MODEL)} runs it")
     return launched_recipe(asked.launch())
 
 
