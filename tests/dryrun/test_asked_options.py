@@ -131,6 +131,16 @@ def test_nothing_left_for_the_allocator_does_not_fit(said: dict[str, Any], conf:
     assert (found.largest_micro_batch, found.longest_sequence) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    "stack", ["transformers-2026", "deepspeed-2025", "megatron", "torchtitan-2026-eager"]
+)
+def test_settings_of_the_allocator_go_with_every_stack_and_an_estimate(stack: str, ran: Ran) -> None:
+    conf = "expandable_segments:True"
+    asked = DryrunQuestion(MODEL, CLUSTER, stack=stack, seq_len=256, global_batch=8, alloc_conf=conf)
+    found = make_dryrun(asked, read_alloc_conf(conf))
+    assert (found.estimated_peak is not None, found.unestimated) == (True, ())
+
+
 def test_another_model_than_torchtitans_is_sent_to_transformers(ran: Ran) -> None:
     asked = DryrunQuestion("qwen2.5-7b", CLUSTER, stack="torchtitan-2026-eager", seq_len=256, global_batch=8)
     with pytest.raises(UnsupportedError) as told:

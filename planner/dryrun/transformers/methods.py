@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from planner.ask.option import as_written, options_of
-from planner.ask.question import DryrunQuestion, Question
+from planner.ask.question import DryrunQuestion, EstimateQuestion, Question
 from planner.catalog.stack_options import COMPILE
 from planner.dialect import option
 from planner.dryrun.transformers.recipe import Checkpointing, Method, Objective, Recipe
@@ -22,7 +22,7 @@ _BETAS: Final = {Method.DPO: 0.1, Method.GRPO: 0.0}  # trl 1.16 dpo_config.py, g
 
 def alone_known(asked: Question) -> tuple[str, ...]:
     """Names of options of a dry run alone that were given."""
-    own = options_of(DryrunQuestion).keys() - options_of(Question).keys()
+    own = options_of(DryrunQuestion).keys() - options_of(EstimateQuestion).keys()
     return tuple(sorted(own & as_written(asked).keys()))
 
 
