@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.frameworks.rulebook import no_selective, whole_recompute
+from planner.frameworks.rulebook import whole_recompute
 from planner.spec.rule import Rule
 
 TITLE: Final = "transformers"
@@ -17,7 +17,6 @@ _CHECKPOINTING: Final = "transformers 5.17 modeling_utils.py gradient_checkpoint
 
 RULES: Final[tuple[Rule, ...]] = (
     whole_recompute(TITLE, _CHECKPOINTING),
-    no_selective(TITLE, _CHECKPOINTING),
     Rule(
         "tp-sharded", ("tp", "zero"), lambda c, p: (c["tp"] == 1) | np.isin(c["zero"], (2, 3)),
         "layers divided over ranks must be sharded too (zero 2 or 3, with 2 or more data-parallel ranks): DDP and the "
