@@ -47,6 +47,8 @@ def process_of(rank: int, world: int, recorder: Recorder) -> Iterator[None]:
             device = Device(recorder)
             for name in _ASK_FOR_DEVICE:
                 stack.enter_context(patch(f"{_FULLY_SHARD}.{name}._get_device_handle", device.of))
+            # FSDP waits so for weights that were gathered ahead and not needed, as of layers without a gradient
+            stack.enter_context(patch("torch.accelerator.current_stream", device.current_stream))
             stack.enter_context(_shapes_beside(recorder))
             stack.enter_context(_real_meshes())
             stack.enter_context(recorder.storages_followed())
@@ -160,8 +162,8 @@ class Device:
         self._made += 1
         return Queue(self._recorder, self._made)
 
-    def current_stream(self) -> Queue:
-        """The queue that work goes to."""
+    def current_stream(self, _: Any = None) -> Queue:
+        """The queue that work goes to, of the only device."""
         return Queue(self._recorder, self._recorder.stream)
 
     def default_stream(self) -> Queue:
