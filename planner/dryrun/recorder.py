@@ -105,6 +105,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
                 ]
         return found
 
+    def begin_step(self, step: int) -> None:
+        """Mark where the first (0) or the second step (1) begins."""
+        recording = self.recording
+        if step:
+            recording.second_step = len(recording.trace)
+            recording.trace.reset_peaks()
+        else:
+            recording.first_step = len(recording.trace)
+
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are; nothing of what is run beside."""
         if self._beside:

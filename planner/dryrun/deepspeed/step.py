@@ -189,9 +189,7 @@ def _step_twice(deepspeed: Any, recipe: DeepspeedRecipe, model: Any, config: Any
     tokens = torch.full(size, plain_token(config), device=_DEVICE)
     recorder.hold([tokens], Holds.INPUT)
     for step in range(2):
-        if step:
-            recorder.recording.second_step = len(recorder.recording.trace)
-            recorder.recording.trace.reset_peaks()
+        recorder.begin_step(step)
         for number in range(micro):
             recorder.phase = Phase.FORWARD
             with recorder.modules_followed():

@@ -136,9 +136,7 @@ def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> No
     followed = nullcontext if recipe.compiled else recorder.modules_followed
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):
-        if step:
-            recorder.recording.second_step = len(recorder.recording.trace)
-            recorder.recording.trace.reset_peaks()
+        recorder.begin_step(step)
         recorder.phase = Phase.FORWARD
         with followed(), torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
             task.begin(micro)
