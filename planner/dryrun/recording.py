@@ -27,6 +27,7 @@ class Holds(StrEnum):
     INPUT = "input"
     WEIGHTS = "weights"
     GATHERED = "gathered_weights"
+    CAST = "cast_weights"
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer_states"
     ACTIVATIONS = "activations"
