@@ -19,7 +19,7 @@ from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.asked import AnyRecipe
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Holds, Phase, Recording
-from planner.dryrun.transformers.recipe import Adapters, Sharding, Weights
+from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Sharding, Weights
 from tests.dryrun.steps import HOPPER, LIMIT, PARAMETERS, PLAIN, held
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -100,6 +100,21 @@ def test_kinds_of_transformers(name: str) -> None:
 
     recipe, expected = OF_TRANSFORMERS[name]
     check(record_step, recipe, recipe.seq_len, expected)
+
+
+def test_what_fsdp_asks_for_in_queues_of_its_own_is_weights_or_gradients() -> None:
+    """Buffers of gathers are as large as the layer, and outlive the layer before it."""
+    for package in ("transformers", "accelerate"):
+        pytest.importorskip(package)
+    from planner.dryrun.transformers.step import record_step
+
+    found = record_step(replace(SHARDED, checkpointing=Checkpointing.NON_REENTRANT), HOPPER)
+    trace = found.trace
+    made = zip(trace.what.tolist(), trace.blocks.tolist(), trace.streams.tolist(), strict=True)
+    apart = [(size, block) for size, block, stream in made if size > SMALL and stream]
+    assert {found.kinds.get(block) for _, block in apart} == {Holds.GATHERED, Holds.GRADIENTS}
+    gathered = {size for size, block in apart if found.kinds[block] is Holds.GATHERED}
+    assert {TAIL, BF16 * EMBEDDING} <= gathered
 
 
 def test_adapters_alone_have_gradients_and_states_where_frozen_weights_are_gathered() -> None:
