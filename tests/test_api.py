@@ -117,7 +117,7 @@ def test_types_are_checked_and_paths_are_names(tmp_path: Path) -> None:
         ({"seq_len": True}, "seq_len must be a whole number"),
         ({"headroom": "some"}, "headroom must be a share"),
         ({"mtp": 1}, "mtp must be True or False"),
-        ({"stack": 2026}, "stack must be text"),
+        ({"stack": 2026}, "stack must be a name or a path"),
     ):
         with pytest.raises(InputError, match=words):
             planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, **wrong)  # type: ignore[arg-type]

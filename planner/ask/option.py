@@ -41,7 +41,8 @@ class Reader(Generic[Value]):
 
     `read`: what was given, and the option's name, to the value. Raises `InputError`.
     `write`: a value as a file holds it, to be read again. `metavar`: what stands for the value in help. `many`: may be
-    given several times. `flag`: is given or not. `is_file`: names a file.
+    given several times. `flag`: is given or not. `is_file`: names a file. `may_be_file`: names one, or what planner
+    ships.
     """
 
     read: Callable[[Any, str], Value]
@@ -50,6 +51,7 @@ class Reader(Generic[Value]):
     many: bool = False
     flag: bool = False
     is_file: bool = False
+    may_be_file: bool = False
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class Options(Asked):
         names=_listed("spec.job", "AdapterTargets"), label=Label("LoRA targets"))
     frozen_bits: Option[int, int] = option(
         read.whole(example="4"), Group.METHOD, "Bits of a frozen weight: 32, 16, 8 or 4.", default=16, unit="bits")
-    stack: Option[str, str | None] = option(
-        read.TEXT, Group.STACK,
+    stack: Option[Name, str | None] = option(
+        read.NAME, Group.STACK,
         "Training software (default: megatron-2026), options after a +; see planner stacks NAME. Of a family, as "
         "torchtitan, the newest is taken. Several with commas between, or any, are searched and compared. On TPUs and "
         "Trainium the default is maxtext-2024.",
@@ -180,8 +180,8 @@ class EstimateQuestion(Question):
 class DryrunQuestion(Question):
     """A question for a dry run, with what it alone knows: no estimate is made of these."""
 
-    stack: Option[str, str | None] = option(
-        read.TEXT, Group.STACK,
+    stack: Option[Name, str | None] = option(
+        read.NAME, Group.STACK,
         "Training software (default: transformers-2026), options after a +; see planner stacks NAME.",
         names=_listed("catalog.several_stacks", "names_to_ask_for"))
     headroom: Option[float | str, float] = option(

@@ -14,7 +14,7 @@ import typer
 
 from planner.ask.question import Question
 from planner.cli.options import JsonOption, Shown
-from planner.cli.output import say, say_json
+from planner.cli.output import check_output, say, say_json
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def calibrate(
             "a calibration corrects the shipped numbers, not another one", asked.calibration, hint
         )
     logs = [parse_run(text)[0] for text in run or []]
-    read = [asked.model, asked.cluster, *logs, *(nccl or []), profile, topo, nodes]
+    read = [asked, *logs, *(nccl or []), profile, topo, nodes]
     _check_outputs(output, bool(run or nccl or profile), cluster_file, bool(topo or nodes), read)
     hosts = read_nodes(nodes) if nodes else None
     machine = _machine(asked.cluster, asked.gpus, hosts, exact=cluster_file is not None)
@@ -142,7 +142,7 @@ def _corrections(
 
 def _check_outputs(
     output: Path | None, corrects: bool, cluster_file: Path | None, describes: bool,
-    read: Sequence[Path | str | None],
+    read: Sequence[Question | Path | str | None],
 ) -> None:  # fmt: skip
     """Refuse files that cannot be written, that are read, or with nothing to write, before any work is done.
 
@@ -162,7 +162,8 @@ def _check_outputs(
         )
     for file, other in ((output, cluster_file), (cluster_file, output)):
         if file is not None:
-            check_target(file, other, *read)
+            check_target(file, other)
+            check_output(file, *read)
 
 
 def _machine(cluster: str, gpus: int | None, hosts: Nodes | None, exact: bool) -> Cluster:

@@ -183,7 +183,7 @@ def _run_dry(
         devices, stack = problem.cluster.num_devices, problem.stack.name
         return run(question_about(asked, config, problem.job, devices, stack, stated))
 
-    return {"dryrun": dumped([agreement(choice.memory, ran)])[0]}
+    return {"dryrun": dumped([agreement(choice, ran)])[0]}
 
 
 def _full_length(problem: Problem) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import typer
 from planner.ask.question import DryrunQuestion
 from planner.cli.campaign import Answer
 from planner.cli.options import AnswerOption, JsonOption
-from planner.cli.output import progress, tell
+from planner.cli.output import check_output, progress, tell
 from planner.errors import FileInputError
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ def dryrun(
     from planner.dryrun.question import make_dryrun
     from planner.report.dryrun import dryrun_document, dryrun_facts
 
-    if output is not None:
-        from planner.spec.save import check_target
-
-        check_target(output, asked.model, asked.cluster, snapshot)
+    check_output(output, asked, snapshot)
     settings = read_alloc_conf(asked.alloc_conf)
     require_extra()
     with progress("reading the snapshot"):

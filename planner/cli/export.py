@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.options import FASTEST, ChoiceOption, PlanArgument
+from planner.cli.output import check_output
 from planner.dryrun.extra import Run, runner_for
 from planner.errors import UnsupportedError
 
@@ -93,6 +94,8 @@ def export(
     if run is not None:
         made = _run_dry(made, index, run, cluster)
         files = _rendered(made, chosen, index, version, cluster, stack)
+    for name in files:  # with --force, a file that is read
+        check_output(output / name if (output / name).exists() else None, plan, cluster, stack, made)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
@@ -159,8 +162,20 @@ def _planned_framework(plan: Plan, index: int) -> str:
     named = plan.framework_of(choice)
     if (found := framework_of_stack(named)) is None:
         must = f"--to must name a launcher: the plan's stack, {choice.stack}, is of none"
-        raise InputError(must, named, "planner export plan.json --to FRAMEWORK -o DIR")
+        raise InputError(
+            must, named, f"planner export plan.json --to {_nearest_launcher(choice.stack)} -o DIR"
+        )
     return found.name
+
+
+def _nearest_launcher(stack: str) -> str:
+    """The framework of the stacks that one of no launcher is akin to; else what a name of one stands for."""
+    from planner.catalog.load_stacks import load_stack
+    from planner.frameworks import framework_of_stack
+
+    kin = load_stack(stack).kin
+    found = framework_of_stack(load_stack(kin).framework) if kin else None
+    return "FRAMEWORK" if found is None else found.name
 
 
 def _own_stack(plan: Plan, index: int, model: ModelSpec, stack: str | None) -> Stack | None:

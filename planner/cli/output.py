@@ -23,7 +23,9 @@ from planner.errors import InputError, PlannerError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.ask.option import Asked
     from planner.cli.campaign import Answer
+    from planner.spec.planfile import Plan
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
 SIGNALLED = 128  # and the number of the signal: what it reports for any other
@@ -133,6 +135,30 @@ def tell(answer: Answer, as_json: bool, output: Path | None = None) -> int:
         sys.stderr.write(f"answer written to {output}\n")
     say_json(answer.facts) if as_json else say(answer.document)
     return 0 if answer.found else 1
+
+
+def check_output(output: Path | None, *read: Asked | Plan | Path | str | None) -> None:
+    """Refuse a target that cannot be written, or that a command reads, before any work is done.
+
+    `read`: questions and plans, of which every file that they name counts, and files. Raises `FileInputError`.
+    """
+    if output is None:
+        return
+    from planner.ask.files import files_at, files_named
+    from planner.ask.option import Asked
+    from planner.spec.save import check_target
+
+    files: list[Path] = []
+    for one in read:
+        if one is None or isinstance(one, Path | str):
+            files += files_at(one)
+        elif isinstance(one, Asked):
+            files += files_named(one)
+        else:
+            from planner.ask.planned import planned_question
+
+            files += files_named(planned_question(one))
+    check_target(output, *dict.fromkeys(files))
 
 
 def progress(what: str) -> AbstractContextManager[object]:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from planner import __version__
-from planner.ask.question import ComparisonQuestion, EstimateQuestion, Options, Request, SizeQuestion
+from planner.ask.question import ComparisonQuestion, EstimateQuestion, Request, SizeQuestion
 from planner.cli.options import AnswerOption, AssumeOption, JsonOption, OutputOption, Shown, takes_question
-from planner.cli.output import answers, progress, say, say_json, tell, unwritable, updates
+from planner.cli.output import answers, check_output, progress, say, say_json, tell, unwritable, updates
 from planner.dryrun.extra import runner_for
 from planner.errors import InputError
 
@@ -71,7 +71,7 @@ def plan(asked: Request, as_json: JsonOption = False, output: OutputOption = Non
     """Find the fastest configuration that fits. Says why it is, and how sure that is."""
     from dataclasses import replace
 
-    _check_output(output, asked)
+    check_output(output, asked)
     from planner.answer.plan import make_plan
     from planner.spec.planfile import CHOOSES_SIZE
 
@@ -121,12 +121,13 @@ def estimate(
     """Estimate step time and memory of one configuration. Says which rule it breaks where it is not legal."""
     if stage is not None and not memory:
         raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
-    _check_output(output, asked)
+    check_output(output, asked)
     from planner.cli.estimate import estimated
 
     run = runner_for(asked.dryrun, asked.alloc_conf)
     with progress("estimating"):
         found, problem, assumed = estimated(asked, choice, other)
+    check_output(output, asked, found, other)
     if run is not None:
         from planner.dryrun.confirm import beside
 
@@ -146,15 +147,6 @@ def estimate(
     return tell(answer, as_json)
 
 
-def _check_output(output: Path | None, asked: Options) -> None:
-    """Refuse a target that cannot be written, or is read, before any work is done."""
-    if output is not None:
-        from planner.spec.save import check_target
-
-        read = (getattr(asked, name, None) for name in ("model", "cluster", "calibration", "expert_loads"))
-        check_target(output, *read)
-
-
 COMPARE_EPILOG = (
     "\b\nExample:\n  planner compare llama-3.1-70b --clusters dgx-h100,aws-p5,dgx-b200 \\\n"
     "    --gpus 1024 --tokens 15T --objective cost --assume 'aws-p5:price=3 $/h'"
@@ -163,7 +155,7 @@ COMPARE_EPILOG = (
 
 def compare(asked: ComparisonQuestion, as_json: JsonOption = False, output: AnswerOption = None) -> int:
     """Compare the best plan on several clusters. Shows time, cost, energy and what limits each."""
-    _check_output(output, asked)
+    check_output(output, asked)
     from planner.cli import campaign
 
     with progress("comparing") as spinner:
@@ -176,7 +168,7 @@ SIZE_EPILOG = "\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T 
 
 def size(asked: SizeQuestion, as_json: JsonOption = False, output: AnswerOption = None) -> int:
     """Choose the number of GPUs. The fewest that fit or end in time, or the fastest within a budget."""
-    _check_output(output, asked)
+    check_output(output, asked)
     from planner.cli import campaign
 
     with progress("sizing") as spinner:

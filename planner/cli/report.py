@@ -35,21 +35,24 @@ def report(
     result: ResultArgument, output: OutputOption, cluster: ClusterOption = None, calibration: CalibrationOption = None
 ) -> int:  # fmt: skip
     """Write a self-contained HTML report. Of a plan, a comparison, a sizing or a dry run, with charts."""
-    from planner.cli.output import progress
+    from planner.cli.output import check_output, progress
     from planner.report.html import page_html
-    from planner.spec.save import check_target, save_text
+    from planner.spec.save import save_text
 
-    check_target(output, result, cluster, calibration)
+    check_output(output, result, cluster, calibration)
     with progress("drawing"):
-        page = result_file_page(result, cluster, calibration)
+        page = result_file_page(result, cluster, calibration, output)
         text = page_html(page)
     save_text(text, output)
     sys.stderr.write(f"page written to {output}, {len(text.encode()) / 1e6:.1f} MB\n")
     return 0
 
 
-def result_file_page(path: Path, cluster: str | None, calibration: Path | None) -> Page:
-    """The page of a file, whichever it is. Raises `PlannerError`."""
+def result_file_page(
+    path: Path, cluster: str | None, calibration: Path | None, output: Path | None = None
+) -> Page:
+    """The page of a file, whichever it is; `output`: where it is to be written. Raises `PlannerError`."""
+    from planner.cli.output import check_output
     from planner.report.charts import require_altair
     from planner.report.page_results import result_page
     from planner.report.result_file import parse_result
@@ -61,7 +64,9 @@ def result_file_page(path: Path, cluster: str | None, calibration: Path | None) 
     document = parse_json(text, name)
     if "kind" in document:
         return result_page(parse_result(document, name))
-    return drawn_plan_page(parse_plan(text, name), cluster, calibration)
+    plan = parse_plan(text, name)
+    check_output(output, plan)
+    return drawn_plan_page(plan, cluster, calibration)
 
 
 def drawn_plan_page(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Page:

@@ -56,7 +56,7 @@ def sweep(
 ) -> int:
     """Plan a grid of jobs into one table. Every combination of models, clusters, sizes, sequences and batches."""
     from planner.ask.load_sweep import load_sweep
-    from planner.spec.save import check_target
+    from planner.cli.output import check_output
 
     if output.suffix not in FORMATS:
         raise InputError("the table must be .csv or .parquet", str(output), "write -o results.csv")
@@ -66,8 +66,9 @@ def sweep(
         raise InputError("work must be done by --workers or --dask", "both", "leave one of them out")
     if output.suffix == ".parquet":
         _parquet()
-    check_target(output, file)
+    check_output(output, file)
     requests = load_sweep(file).requests()
+    check_output(output, *requests)
     journal = Journal(output, _digest(requests), restart)
     left = {i: request for i, request in enumerate(requests) if i not in journal.done}
     if journal.done:

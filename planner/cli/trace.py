@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli.options import FASTEST, CalibrationOption, ChoiceOption, ClusterOption, PlanArgument
+from planner.cli.output import check_output
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def trace(
     """Write one step as a Chrome/Perfetto trace. Every pass of every pipeline rank, messages and memory."""
     from planner.report.trace import trace_document, trace_text
     from planner.spec.load_plan import load_plan
-    from planner.spec.save import check_target, save_text
+    from planner.spec.save import save_text
 
     to_stdout = str(output) == "-"
-    if not to_stdout:
-        check_target(output, plan, cluster, calibration)
+    written = None if to_stdout else output
+    check_output(written, plan, cluster, calibration)
     made = load_plan(plan)
+    check_output(written, made)
     step = traced_step(made, made.index(choice), schedule, cluster, calibration)
     drawn = None if ranks is None else parse_ranks(ranks, step.timeline.table.ranks)
     document = trace_document(step, drawn)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.options import CalibrationOption
+from planner.cli.output import check_output
 from planner.errors import FileInputError
 
 EPILOG = (
@@ -32,10 +33,9 @@ def validate(
     from planner.calibrate.coverage import coverage_lines
     from planner.calibrate.tables import text_table, total_lines
     from planner.calibrate.validate import validate_table
-    from planner.spec.save import check_target, save_text
+    from planner.spec.save import save_text
 
-    if output is not None:
-        check_target(output, runs, calibration)
+    check_output(output, runs, calibration)
     validation = validate_table(runs, None if calibration is None else str(calibration))
     if not validation.rows:
         raise FileInputError(

@@ -2,8 +2,8 @@
 
     plan        the recommended choice is run, and the fastest where that is another; where the recommended one is not
                 confirmed, the first listed one that is becomes recommended
-    estimate    both agree where their verdicts are equal and the estimate's allocated peak is off by no more than the
-                error of its memory model
+    estimate    both agree where their verdicts are equal, the estimate's allocated peak is off by no more than the
+                error of its memory model, and a dry run's time, where it has one, lies in the estimate's interval
 
 What a dry run refuses is said by name, and all else stays as it was. Left out: the words (`report/words`).
 """
@@ -55,7 +55,7 @@ def confirmed(plan: Plan, run: Run) -> Plan:
 
 def _of_least_memory(plan: Plan, nearest: Choice, run: Run) -> Plan:
     """A plan in which nothing fits, with what a dry run says of what needs least memory."""
-    said = agreement(nearest.memory, lambda: run(question_of(plan, nearest)))
+    said = agreement(nearest, lambda: run(question_of(plan, nearest)))
     if said.code != _REFUSED:
         said = said.model_copy(update={"values": {"configuration": nearest.config.text, **said.values}})
     near = nearest.model_copy(update={"dryrun": said})
@@ -119,24 +119,26 @@ def beside(plan: Plan, run: Run, cluster: str | None = None) -> Plan:
     if not plan.choices:
         return plan
     choice = plan.choices[0]
-    said = agreement(choice.memory, lambda: run(question_of(plan, choice, cluster)))
+    said = agreement(choice, lambda: run(question_of(plan, choice, cluster)))
     first = choice.model_copy(update={"dryrun": said})
     return plan.model_copy(update={"choices": (first, *plan.choices[1:]), "headline": (*plan.headline, said)})
 
 
-def agreement(memory: Memory, run: Callable[[], DryRun]) -> Finding:
-    """Whether a dry run agrees with the predicted memory of the same configuration, or why there is none."""
+def agreement(choice: Choice, run: Callable[[], DryRun]) -> Finding:
+    """Whether a dry run agrees with what is predicted of the same configuration, or why there is none."""
     try:
         ran = run()
     except PlannerError as error:
         return _refused(error)
-    estimated, said = allocated_of(memory), ran.worst.verdict
+    memory, said = choice.memory, ran.worst.verdict
+    estimated, step = allocated_of(memory), _step_time(ran)
     off, within = estimated / ran.worst.allocated_peak - 1, memory.error or 0.0
     values = {
         "verdict": str(said), **_peaks(ran), "estimated_verdict": str(memory.verdict), "estimated": estimated,
-        "off": off, "error": within,
+        "off": off, "error": within, "estimated_step_time": None if step is None else choice.step_time,
     }  # fmt: skip
-    if memory.verdict is said and abs(off) <= within:
+    in_time = step is None or choice.step_time_low <= step <= choice.step_time_high
+    if memory.verdict is said and abs(off) <= within and in_time:
         return finding("dryrun_agrees", **values)
     return finding("dryrun_disagrees", **values)
 
@@ -150,8 +152,13 @@ def _peaks(ran: DryRun) -> dict[str, Any]:
     worst = ran.worst
     return {
         "allocated": worst.allocated_peak, "reserved": worst.reserved_peak, "limit": worst.limit,
-        "rank": worst.rank if len(ran.ranks) > 1 else None,
+        "rank": worst.rank if len(ran.ranks) > 1 else None, "step_time": _step_time(ran),
     }  # fmt: skip
+
+
+def _step_time(ran: DryRun) -> float | None:
+    """Of the slowest rank [s]; None where it is not told."""
+    return None if ran.slowest is None else ran.slowest.step
 
 
 def _refused(error: PlannerError) -> Finding:

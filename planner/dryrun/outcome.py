@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.dryrun.allocator.replay import replay
@@ -69,11 +69,15 @@ class RankMemory:
     """Settings of the allocator with which it would fit."""
 
 
-def memory_of(recording: Recording, settings: AllocatorSettings, limit: int, rank: int = 0) -> RankMemory:
-    """Memory of a recorded step on a device that has `limit` for the allocator [bytes]."""
-    free = replay(recording.trace, settings, stop=recording.end)
-    held = replay(recording.trace, settings, capacity=limit, stop=recording.end)
-    verdict = _verdict(recording, settings, limit)
+def memory_of(
+    recording: Recording, settings: AllocatorSettings, limit: int, rank: int = 0, device: int | None = None
+) -> RankMemory:
+    """Memory of a recorded step on a device that has `limit` for the allocator, of all its memory `device`, which is
+    `limit` where not given [bytes]."""
+    device = limit if device is None else device
+    free = replay(recording.trace, replace(settings, memory_fraction=1.0), stop=recording.end)
+    held = replay(recording.trace, settings, limit, device, recording.end)
+    verdict = _verdict(recording, settings, limit, device)
     peaks = free.last_peaks
     at, blocks = (
         operation_at(recording, peaks.allocated_event),
@@ -95,32 +99,34 @@ def memory_of(recording: Recording, settings: AllocatorSettings, limit: int, ran
         timeline=timeline_of(
             recording, free.allocated_timeline, (free if held.out_of_memory else held).reserved_timeline()
         ),
-        limit=limit,
+        limit=settings.allowed(limit, device),
         verdict=verdict,
         out_of_memory=held.out_of_memory,
         host_peak=recording.host.largest_total(),
-        helped_by=() if verdict is MemoryVerdict.FITS else _help(recording, settings, limit),
+        helped_by=() if verdict is MemoryVerdict.FITS else _help(recording, settings, limit, device),
     )
 
 
-def _verdict(recording: Recording, settings: AllocatorSettings, limit: int) -> MemoryVerdict:
+def _verdict(recording: Recording, settings: AllocatorSettings, limit: int, device: int) -> MemoryVerdict:
     """Does it run where the device has less by the error, and where it has more?"""
-    if _runs(recording, settings, round(limit * (1 - ERROR))):
+    if _runs(recording, settings, limit, device, 1 - ERROR):
         return MemoryVerdict.FITS
-    more = _runs(recording, settings, round(limit * (1 + ERROR)))
+    more = _runs(recording, settings, limit, device, 1 + ERROR)
     return MemoryVerdict.BORDERLINE if more else MemoryVerdict.DOES_NOT_FIT
 
 
-def _runs(recording: Recording, settings: AllocatorSettings, limit: int) -> bool:
-    return replay(recording.trace, settings, capacity=limit, stop=recording.end).out_of_memory is None
+def _runs(recording: Recording, settings: AllocatorSettings, limit: int, device: int, share: float) -> bool:
+    """Does it run where there is this share of both?"""
+    ran = replay(recording.trace, settings, round(limit * share), round(device * share), recording.end)
+    return ran.out_of_memory is None
 
 
-def _help(recording: Recording, settings: AllocatorSettings, limit: int) -> tuple[str, ...]:
-    others = {text: read_alloc_conf(text) for text in HELP}
+def _help(recording: Recording, settings: AllocatorSettings, limit: int, device: int) -> tuple[str, ...]:
+    others = {text: replace(read_alloc_conf(text), memory_fraction=settings.memory_fraction) for text in HELP}
     return tuple(
         text
         for text, other in others.items()
-        if other != settings and _verdict(recording, other, limit) is MemoryVerdict.FITS
+        if other != settings and _verdict(recording, other, limit, device) is MemoryVerdict.FITS
     )
 
 

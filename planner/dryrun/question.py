@@ -5,10 +5,9 @@ Left out: what each framework runs of a question (`software.py`), and how a step
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, Final
 
 import numpy as np
@@ -26,15 +25,17 @@ from planner.dryrun.asked import AnyRecipe, Asked
 from planner.dryrun.most import largest_that_fits
 from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Recording
-from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record
+from planner.dryrun.refused import leave_out
+from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record, Software, quiet
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import RankTime, time_of
 from planner.dryrun.transformers.asked import STACK
 from planner.dryrun.transformers.methods import alone_known
-from planner.errors import InputError, UnsupportedError
+from planner.errors import FileInputError, InputError, PlannerError, UnsupportedError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.findings import Finding, finding
+from planner.spec.load_loads import zipf_exponent
 from planner.spec.load_model import hf_fields, load_model
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.machine.host import HostRates
@@ -43,6 +44,7 @@ from planner.spec.rule import Problem
 
 STAND_IN: Final = "llama-3.2-1b"
 LENGTHS: Final = 256  # tokens by which sequences are tried
+SHORT_LENGTHS: Final = 32  # the same below the first of these, at most
 MOST_TOKENS: Final = 2**22
 MOST_SEQUENCES: Final = 2**14
 
@@ -68,7 +70,7 @@ class DryRun:
     largest_micro_batch: int | None
     """That runs at this sequence length, 0 where none does; None where it was not sought."""
     longest_sequence: int | None
-    """That runs at this micro-batch, in steps of `LENGTHS` tokens."""
+    """That runs at this micro-batch: the one that is asked, or longer in steps of `LENGTHS` tokens."""
     assumptions: tuple[Finding, ...]
     times: tuple[RankTime, ...] = ()
     """Of the same ranks; empty where part of the step runs on the host or on other stages of a pipeline."""
@@ -96,25 +98,29 @@ def make_dryrun(
 
     Raises `InputError` for an illegal configuration or a missing package, `UnsupportedError` for what cannot be run.
     """
-    name, fields = hf_fields(asked.model)
+    _check_of_a_step(asked)
+    named = asked.model
+    name, fields = hf_fields(named)
     unsaid: tuple[Finding, ...] = ()
     if asked.stack is None:
         asked, unsaid = replace(asked, stack=STACK), (finding("default_stack", stack=STACK),)
     asked, estimate, positions = _known(asked, fields)
     problem, assumed = resolve(asked, {"tp": (1,), "cp": (1,), "pp": (1,), **asked.restrict})
     config, _, defaults = asked_config(asked, problem)
-    framework, alone = problem.stack.framework, alone_known(asked)
-    if framework not in SOFTWARE:
-        must = f"a dry run runs the software of {', '.join(SOFTWARE)}"
-        raise UnsupportedError(must, f"the stack {problem.stack.name}", option("stack", STACK))
-    if framework != TRANSFORMERS and alone:
-        must = f"{', '.join(map(option, alone))} need{'s' * (len(alone) == 1)} a step of transformers"
-        raise UnsupportedError(must, problem.stack.name, option("stack", STACK))
-    software = SOFTWARE[framework]
+    alone = alone_known(asked)
+    software = _software_of(problem, alone)
     recipe = software.recipe(Asked(asked, problem, config, estimate, name, fields))
     limit = allocator_limit(problem, config, asked)
-    run = _Runs(software.recorder(), capability_of(problem), settings, limit, positions)
-    recorded = run.recorded(recipe)
+    device = int(problem.cluster.accelerator.memory)
+    run = _Runs(software.recorder(), capability_of(problem), settings, limit, device, positions)
+    try:
+        recorded = run.recorded(recipe)
+    except PlannerError as error:
+        error.hint = error.hint or _what_helps(named, estimate)
+        raise
+    ranks = tuple(memory_of(one, settings, limit, rank, device) for rank, one in recorded)
+    runs = all(one.out_of_memory is None for one in ranks)
+    idle = (finding("collection_needs_fraction"),) if settings.collects_nothing else ()
     return DryRun(
         model=name,
         accelerator=problem.cluster.accelerator.name,
@@ -122,14 +128,57 @@ def make_dryrun(
         configuration=config.describe(problem.context_kinds[0]),
         stack=problem.stack.name,
         software=software.versions(),
-        ranks=tuple(memory_of(one, settings, limit, rank) for rank, one in recorded),
+        ranks=ranks,
         times=_times(problem, config, recipe, recorded),
         estimated_peak=None if estimate is None else estimate.choices[0].memory.peak,
         unestimated=alone,
         largest_micro_batch=run.largest_micro_batch(recipe) if largest else None,
-        longest_sequence=run.longest_sequence(recipe) if longest else None,
-        assumptions=(*unsaid, *assumed, *software.assumptions, *defaults),
+        longest_sequence=run.longest_sequence(recipe, runs) if longest else None,
+        assumptions=(*unsaid, *idle, *assumed, *software.assumptions, *defaults),
     )
+
+
+def _software_of(problem: Problem, alone: tuple[str, ...]) -> Software:
+    """What runs a problem's stack; `alone`: what a dry run alone knows of it. Raises `UnsupportedError`."""
+    framework = problem.stack.framework
+    if framework not in SOFTWARE:
+        must = f"a dry run runs the software of {', '.join(SOFTWARE)}"
+        raise UnsupportedError(must, f"the stack {problem.stack.name}", option("stack", STACK))
+    if framework != TRANSFORMERS and alone:
+        must = f"{', '.join(map(option, alone))} need{'s' * (len(alone) == 1)} a step of transformers"
+        raise UnsupportedError(must, problem.stack.name, option("stack", STACK))
+    return SOFTWARE[framework]
+
+
+def _check_of_a_step(asked: Question) -> None:
+    """Raise `InputError` for what says nothing of a step, `UnsupportedError` for what no dry run knows."""
+    if isinstance(asked, DryrunQuestion):
+        tokens = "" if asked.tokens is None else f"{asked.tokens:,.0f}"
+        for name, given in (("tokens", tokens), ("assume", ", ".join(asked.assume))):
+            if given:
+                must = f"{option(name)} says something of a whole run, and a dry run is of one step"
+                raise InputError(must, given, f"leave it out: planner estimate takes {option(name)}")
+    uneven = asked.expert_loads is not None and zipf_exponent(asked.expert_loads) != 0
+    for name, there in (("expert_loads", uneven), ("expert_replicas", asked.expert_replicas is not None)):
+        if there:
+            given = option(name, getattr(asked, name))
+            raise UnsupportedError(
+                "a dry run is of tokens that are dealt evenly to experts", given, leave_out(name)
+            )
+
+
+def _what_helps(model: str, estimate: Plan | None) -> str:
+    """What to do where a framework does not take or run a model, and has no hint of its own."""
+    try:
+        load_model(model)
+    except FileInputError as error:
+        if error.field not in ("", "model_type"):
+            return f"{error.must}, given {error.given}" if error.given else error.must
+    except PlannerError:
+        pass
+    if estimate is not None:
+        return "planner estimate tells its memory without running it"
+    return "hold its fields against the config.json that the model was published with"
 
 
 def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Plan | None, int]:
@@ -142,48 +191,75 @@ def _known(asked: Question, fields: Mapping[str, Any]) -> tuple[Question, Plan |
     try:
         model = load_model(asked.model)
     except (InputError, UnsupportedError):  # of its fields: the file has been read
+        if asked.mtp:
+            raise InputError(
+                f"{option('mtp')} needs a model that planner can read", asked.model, leave_out("mtp")
+            ) from None
         longest = fields.get("max_position_embeddings")
         usual = min(longest, DEFAULT_SEQ_LEN) if isinstance(longest, int) else DEFAULT_SEQ_LEN
-        return replace(asked, model=STAND_IN, seq_len=asked.seq_len or usual), None, 0
+        asked = replace(asked, model=STAND_IN, seq_len=asked.seq_len or usual)
+        _legal_estimate(asked)
+        return asked, None, 0
+    estimate = _legal_estimate(asked)
+    return asked, None if alone_known(asked) else estimate, model.position_rows
+
+
+def _legal_estimate(asked: Question) -> Plan:
+    """The estimate of a configuration. Raises `InputError` for an illegal one."""
     estimate = make_estimate(asked)
     if estimate.violations:
         broken = estimate.violations[0]
         raise InputError(f"a dry run needs a legal configuration: {broken.reason}", hint=broken.hint)
-    return asked, None if alone_known(asked) else estimate, model.position_rows
+    return estimate
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """Dry runs on one device: `limit` is what its allocator can have [bytes]; `positions`: learned ones of the model, 0
-    where there are none."""
+    """Dry runs on one device: `limit` is what its allocator can have of all that the `device` has [bytes]; `positions`:
+    learned ones of the model, 0 where there are none."""
 
     record: Record
     capability: tuple[int, int]
     settings: AllocatorSettings
     limit: int
+    device: int
     positions: int
 
     def recorded(self, recipe: AnyRecipe) -> tuple[tuple[int, Recording], ...]:
         """Ranks that differ, by number."""
-        with redirect_stdout(sys.stderr):  # of frameworks' own words
+        with quiet():
             return tuple((rank, self.record(one, self.capability)) for rank, one in recipe.roles())
 
     def largest_micro_batch(self, recipe: AnyRecipe) -> int:
         def peak(number: int) -> tuple[bool, float]:
             return self._peak(recipe.sized(number, recipe.seq_len))
 
-        return largest_that_fits(peak, recipe.micro_batch, self.limit, MOST_SEQUENCES)
+        return largest_that_fits(peak, recipe.micro_batch, self._allowed, MOST_SEQUENCES)
 
-    def longest_sequence(self, recipe: AnyRecipe) -> int:
+    def longest_sequence(self, recipe: AnyRecipe, runs: bool) -> int:
+        """In steps of `LENGTHS` tokens, below the first in shorter ones that ranks can split as they split what is
+        asked; no less than that where it `runs`."""
+        most = self.positions or MOST_TOKENS
+        found = self._longest(recipe, LENGTHS, most // LENGTHS)
+        if not found and not runs:
+            step = gcd(recipe.seq_len, SHORT_LENGTHS)
+            found = self._longest(recipe, step, min(LENGTHS - 1, most) // step)
+        return max(found, recipe.seq_len if runs else 0)
+
+    def _longest(self, recipe: AnyRecipe, step: int, most: int) -> int:
         def peak(number: int) -> tuple[bool, float]:
-            return self._peak(recipe.sized(recipe.micro_batch, number * LENGTHS))
+            return self._peak(recipe.sized(recipe.micro_batch, number * step))
 
-        most = (self.positions or MOST_TOKENS) // LENGTHS
-        return LENGTHS * largest_that_fits(peak, recipe.seq_len // LENGTHS, self.limit, most)
+        return step * largest_that_fits(peak, recipe.seq_len // step, self._allowed, most)
+
+    @property
+    def _allowed(self) -> int:
+        return self.settings.allowed(self.limit, self.device)
 
     def _peak(self, recipe: AnyRecipe) -> tuple[bool, float]:
         """Of all ranks that differ."""
-        each = [memory_of(one, self.settings, self.limit, rank) for rank, one in self.recorded(recipe)]
+        ran = self.recorded(recipe)
+        each = [memory_of(one, self.settings, self.limit, rank, self.device) for rank, one in ran]
         return all(one.out_of_memory is None for one in each), max(one.reserved_peak for one in each)
 
 
@@ -214,7 +290,7 @@ def _host(problem: Problem) -> HostRates:
 
 def allocator_limit(problem: Problem, config: ParallelConfig, asked: Question) -> int:
     """What the allocator of a device can have: its memory less the driver's, what communicators hold outside it, and
-    what the question keeps back [bytes]."""
+    what the question keeps back; 0 where that is all [bytes]."""
     memory, table = problem.cluster.accelerator.memory, ConfigTable.of([config])
     replicas, dispatcher = np.array([config.dp * config.cp], float), problem.stack.communication.dispatcher
     opened = communicator_bytes(table, replicas, problem.cluster, dispatcher)
@@ -222,7 +298,7 @@ def allocator_limit(problem: Problem, config: ParallelConfig, asked: Question) -
     # of a question for a dry run alone the default is none, of others it is for what an estimate cannot know
     said = isinstance(asked, DryrunQuestion) or "headroom" in as_written(asked)
     kept = max(memory * asked.headroom if said else 0.0, asked.min_free or 0.0)
-    return int(memory - outside - kept)
+    return max(int(memory - outside - kept), 0)
 
 
 def capability_of(problem: Problem) -> tuple[int, int]:

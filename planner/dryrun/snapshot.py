@@ -23,11 +23,12 @@ import numpy as np
 
 from planner.dryrun.allocator.rounding import UNIT, Column
 from planner.dryrun.timeline import POINTS
-from planner.errors import FileInputError
+from planner.errors import FileInputError, sort_of
 
 _WRITE_ONE: Final = "write one with: torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 _HELD: Final = "active_allocated"  # the state of a block that a tensor uses
 _RESERVES: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_PARTS: Final = ("segments", "device_traces")
 _OTHERS: Final = ("free_completed", "snapshot", "oom")
 
 
@@ -62,40 +63,57 @@ class OwnRun:
     """In parts of equal length of the history, the most that is allocated, and reserved."""
 
 
+class _NotPlainError(Exception):
+    """What a pickle would look up, and could run."""
+
+
+class _ContradictionError(Exception):
+    """What of a snapshot cannot be."""
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """Reads numbers, text and containers of them; runs nothing."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         """Whatever has to be looked up by name could be run."""
-        raise pickle.UnpicklingError(f"{module}.{name}"[:100])
+        raise _NotPlainError(f"{module}.{name}"[:100])
 
 
 def read_snapshot(file: BinaryIO, name: str) -> OwnRun:
     """What the snapshot in a file called `name` says of the device that reserved most. Raises `FileInputError`."""
     try:
         held = _PlainUnpickler(file).load()
-    except pickle.UnpicklingError as error:
+    except _NotPlainError as error:
         raise FileInputError(name, "must be a pickle of plain values", str(error), _WRITE_ONE) from None
-    except Exception as error:  # whatever a broken pickle ends with
-        given = f"{type(error).__name__}: {error}"[:200]
+    except Exception:  # whatever a broken pickle ends with
+        given = "another kind of file, or a part of one"
         raise FileInputError(name, "must be a pickle", given, _WRITE_ONE) from None
     try:
         return max(_devices(held), key=lambda run: run.reserved_peak)
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        given = f"{type(error).__name__}: {error}"[:200]
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, _ContradictionError) as error:
+        given = _wrong(held, error)[:200]
         must = "must be a snapshot as PyTorch 2.1 or newer writes it: segments and device_traces"
         raise FileInputError(name, must, given, _WRITE_ONE) from None
 
 
+def _wrong(held: object, error: Exception) -> str:
+    """What of the values of a pickle is not a snapshot's."""
+    if not isinstance(held, Mapping):
+        return sort_of(held)
+    if isinstance(error, KeyError):
+        return f"an entry without {error.args[0]!r}" if error.args[0] not in _PARTS else f"no {error.args[0]}"
+    return str(error) if isinstance(error, _ContradictionError) else "an entry of another kind of value"
+
+
 def _devices(held: Mapping[str, Any]) -> Iterator[OwnRun]:
-    """Each device that has a history or reserves memory. Raises `ValueError` where none does."""
+    """Each device that has a history or reserves memory. Raises `_ContradictionError` where none does."""
     segments: dict[int, list[Mapping[str, Any]]] = {}
     for segment in held["segments"]:
         segments.setdefault(int(segment.get("device", 0)), []).append(segment)
     traces = held["device_traces"]
     used = sorted({*segments, *(device for device, trace in enumerate(traces) if trace)})
     if not used:
-        raise ValueError("no device has a history or reserves memory")
+        raise _ContradictionError("no device has a history or reserves memory")
     for device in used:
         yield _run_of(device, segments.get(device, ()), traces[device] if device < len(traces) else ())
 
@@ -147,7 +165,7 @@ def _run_of(device: int, segments: Sequence[Mapping[str, Any]], trace: Sequence[
 
 
 def _lives(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]]) -> list[_Life]:
-    """Every block that is in use at some time of the history. Raises `ValueError` for an event that is not known."""
+    """Every block that is in use at some time of the history. Raises `_ContradictionError` for an unknown event."""
     found: list[_Life] = []
     live: dict[int, _Life] = {}
     for index, event in enumerate(trace):
@@ -155,7 +173,7 @@ def _lives(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, A
         if action == "alloc":
             asked, address = int(event["size"]), int(event["addr"])
             if address in live:
-                raise ValueError(f"two blocks at {address:#x} at once, event {index}")
+                raise _ContradictionError(f"two blocks at {address:#x} at once, event {index}")
             life = _Life(
                 asked, -(-asked // UNIT) * UNIT, index, len(trace), _where(event.get("frames") or ())
             )
@@ -169,13 +187,13 @@ def _lives(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, A
                 found.append(known)
             known.died = index
         elif action not in _RESERVES and action not in _OTHERS:
-            raise ValueError(f"an event {action!r}")
+            raise _ContradictionError(f"an event {action!r}")
     return [*found, *_left(segments, live, len(trace))]
 
 
 def _left(segments: Sequence[Mapping[str, Any]], live: Mapping[int, _Life], end: int) -> Iterator[_Life]:
     """Blocks in use at the end that were allocated before the history begins; those of the history get the size that
-    they have. Raises `ValueError` where history and blocks contradict each other."""
+    they have. Raises `_ContradictionError` where history and blocks contradict each other."""
     held = set()
     for segment in segments:
         at = int(segment["address"])
@@ -191,7 +209,9 @@ def _left(segments: Sequence[Mapping[str, Any]], live: Mapping[int, _Life], end:
                 asked = int(block.get("requested_size", size))
                 yield _Life(asked, size, -1, end, _where(block.get("frames") or ()))
     if lost := live.keys() - held:
-        raise ValueError(f"{len(lost)} blocks of the history are in use at its end and in no segment")
+        raise _ContradictionError(
+            f"{len(lost)} blocks of the history are in use at its end and in no segment"
+        )
 
 
 def _where(frames: Sequence[Mapping[str, Any]]) -> str:

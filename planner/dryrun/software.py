@@ -6,10 +6,11 @@ name, `step.py` runs it. Left out: the frameworks themselves, which are loaded f
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +27,18 @@ from planner.spec.findings import Finding, finding
 
 Record = Callable[[Any, tuple[int, int]], Recording]
 TRANSFORMERS: Final = "transformers"  # as stacks name it
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What packages say while they are loaded and run, of each other and to those who write them, is not said."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"), redirect_stdout(sys.stderr):
+            yield
+    finally:
+        logging.disable(before)
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class Software:
         """What records a rank's step on devices of a compute capability. Raises `InputError` where a package is
         missing."""
         try:
-            with warnings.catch_warnings(action="ignore"), redirect_stdout(sys.stderr):  # of what they use
+            with quiet():
                 found: Record = import_module(f"planner.dryrun.{self.module}").record_step
         except ImportError as error:
             must = f"a dry run needs PyTorch and {self.packages[1]}"

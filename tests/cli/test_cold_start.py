@@ -84,6 +84,21 @@ def test_nothing_is_collected_when_a_process_ends() -> None:
     assert not left_by(*ESTIMATE).collected_at_the_end
 
 
+def test_what_counts_its_objects_says_nothing_at_the_end() -> None:
+    """Words of a library behind the last of Python's, for which one that ran before all else stands."""
+    script = (
+        "import atexit, os, sys, types; atexit.register(lambda: os.write(2, b'leaked 4 instances'))\n"
+        "sys.modules.update(triton=types.ModuleType('triton'))\n"
+        "from planner.__main__ import main; sys.argv = ['planner', 'plan', 'no-such-model', 'dgx-h100']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert "unknown model" in done.stderr
+    assert "leaked" not in done.stderr
+
+
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan on one node, written by the command."""

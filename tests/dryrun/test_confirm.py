@@ -22,6 +22,7 @@ from planner.dryrun.confirm import allocated_of, beside, confirmed, question_of,
 from planner.dryrun.extra import NEEDED, Run, require_extra, runner_for
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.question import DryRun, make_dryrun
+from planner.dryrun.timing.step import RankTime
 from planner.errors import InputError, UnsupportedError
 from planner.report.words import texts, worded
 from planner.spec.load_plan import parse_plan, plan_json, save_plan
@@ -177,6 +178,25 @@ def test_an_estimate_agrees_within_its_error() -> None:
     assert (
         "borderline (estimated: fits)" in texts(beside(found, of(MemoryVerdict.BORDERLINE, 1.0)).headline)[-1]
     )
+
+
+def test_times_agree_within_the_interval() -> None:
+    found = estimate()
+    choice = found.choices[0]
+
+    def timed(seconds: float) -> Run:
+        time = RankTime(step=seconds, forward=seconds, backward=0.0, optimizer=0.0, busy=seconds)
+        return lambda asked: replace(of(MemoryVerdict.FITS, 1.0)(asked), times=(time,))
+
+    for seconds, code in (
+        (choice.step_time_low, "dryrun_agrees"),
+        (choice.step_time_high, "dryrun_agrees"),
+        (0.99 * choice.step_time_low, "dryrun_disagrees"),
+        (1.01 * choice.step_time_high, "dryrun_disagrees"),
+    ):
+        said = beside(found, timed(seconds)).headline[-1]
+        assert (said.code, said.values["step_time"]) == (code, seconds)
+        assert "a step (estimated: " in texts([said])[0]
 
 
 def test_what_is_allocated_is_what_the_log_shows_where_it_counts_that() -> None:

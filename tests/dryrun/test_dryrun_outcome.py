@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import Alive, memory_of
 from planner.dryrun.recording import Holds, Operation, Phase, Recording
@@ -104,3 +106,21 @@ def test_a_setting_that_would_help_is_named() -> None:
     memory = memory_of(written.ended(), PLAIN, 300 * MIB)
     assert memory.verdict is MemoryVerdict.DOES_NOT_FIT
     assert memory.helped_by == ("expandable_segments:True",)
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("limit", [0, 1, 2 * MIB, 300 * MIB])
+def test_whatever_is_left_for_the_allocator_there_is_a_verdict(limit: int, expandable: bool) -> None:
+    memory = memory_of(two_steps(), AllocatorSettings(expandable), limit)
+    assert (memory.verdict, memory.limit) == (MemoryVerdict.DOES_NOT_FIT, limit)
+
+
+def test_a_fraction_is_of_all_that_the_device_has() -> None:
+    """The step needs 480 MiB: half of 1000 is enough where 900 are left, half of 900 would not be."""
+    recording, half = two_steps(), AllocatorSettings(memory_fraction=0.5)
+    memory = memory_of(recording, half, 900 * MIB, device=1000 * MIB)
+    assert (memory.verdict, memory.limit) == (MemoryVerdict.FITS, 500 * MIB)
+    assert memory_of(recording, half, 900 * MIB).verdict is MemoryVerdict.DOES_NOT_FIT
+    close = memory_of(recording, half, 900 * MIB, device=961 * MIB)
+    assert close.verdict is MemoryVerdict.BORDERLINE, "as near as the device would be to running out"
+    assert memory_of(recording, half, 400 * MIB, device=1000 * MIB).limit == 400 * MIB

@@ -29,6 +29,7 @@ from planner.dryrun.transformers.recipe import (
     Weights,
 )  # fmt: skip
 from planner.errors import InputError, UnsupportedError
+from planner.spec.job import AdapterTargets
 from planner.spec.load_model import hf_fields
 from planner.units import GIB
 
@@ -80,12 +81,12 @@ def test_what_is_plain() -> None:
             {"mean_len": 512, "packed": True, "stack": "transformers-2026+sdpa-mask"},
             {"texts": Texts(512, packed=True), "attention": "sdpa"},
         ),
-        ({"lora_rank": 16}, {"adapters": Adapters(16, "all-linear")}),
+        ({"lora_rank": 16}, {"adapters": Adapters(16, AdapterTargets.ALL_LINEAR)}),
         (
             {"lora_rank": 16, "frozen_bits": 4},
-            {"adapters": Adapters(16, "all-linear", frozen_bits=4)},
+            {"adapters": Adapters(16, AdapterTargets.ALL_LINEAR, frozen_bits=4)},
         ),
-        ({"lora_rank": 8, "lora_targets": "qkv"}, {"adapters": Adapters(8, ("q_proj", "k_proj", "v_proj"))}),
+        ({"lora_rank": 8, "lora_targets": "qkv"}, {"adapters": Adapters(8, AdapterTargets.QKV)}),
     ],
 )
 def test_what_changes_with_an_option(other: dict[str, Any], changed: dict[str, Any]) -> None:
@@ -114,7 +115,7 @@ def alone(**other: Any) -> DryrunQuestion:
 
 def test_what_a_dry_run_alone_knows() -> None:
     found = trained_as(alone(use_dora=True, lora_dropout="5%"), recipe(lora_rank=8))
-    assert found.adapters == Adapters(8, "all-linear", 0.05, dora=True)
+    assert found.adapters == Adapters(8, AdapterTargets.ALL_LINEAR, 0.05, dora=True)
     again = trained_as(alone(use_reentrant=True), recipe(set={"recompute": (2,)}))
     assert again.checkpointing is Checkpointing.REENTRANT
     assert trained_as(asked(lora_rank=8), recipe(lora_rank=8)) == recipe(lora_rank=8)

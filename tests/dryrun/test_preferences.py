@@ -8,6 +8,7 @@ import pytest
 
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Weights
+from planner.spec.job import AdapterTargets
 from tests.dryrun.steps import PARAMETERS, TINY, at_end_of_forward, held, memory, recorded
 
 pytestmark = pytest.mark.slow
@@ -53,10 +54,10 @@ def test_logits_are_made_tile_by_tile_of_completions_alone() -> None:
 
 
 def test_adapters_are_taken_off_for_the_reference() -> None:
-    adapted = replace(DPO, adapters=Adapters(8, "all-linear"))
+    adapted = replace(DPO, adapters=Adapters(8, AdapterTargets.ALL_LINEAR))
     assert passes(recorded(adapted)) == 2
     assert held(memory(adapted), Holds.WEIGHTS) < 2.5 * PARAMETERS
-    quantised = replace(DPO, adapters=Adapters(8, "all-linear", frozen_bits=4))
+    quantised = replace(DPO, adapters=Adapters(8, AdapterTargets.ALL_LINEAR, frozen_bits=4))
     assert held(memory(quantised), Holds.OPTIMIZER_STATES) == held(memory(adapted), Holds.OPTIMIZER_STATES)
 
 

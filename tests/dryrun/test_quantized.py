@@ -10,6 +10,7 @@ import pytest
 
 from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Weights
+from planner.spec.job import AdapterTargets
 from tests.dryrun.steps import HOPPER, TINY, held, memory
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ ADAPTERS = LAYERS * sum(RANK * (rows + columns) for rows, columns in LINEAR)
 
 
 def recipe(bits: int, **changed: Any) -> Recipe:
-    adapters = Adapters(RANK, "all-linear", frozen_bits=bits)
+    adapters = Adapters(RANK, AdapterTargets.ALL_LINEAR, frozen_bits=bits)
     base = Recipe(TINY, "tiny", 1, TOKENS, weights=Weights.AMP_BF16, adapters=adapters)
     return replace(base, **changed)
 

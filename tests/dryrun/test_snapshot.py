@@ -118,7 +118,7 @@ def test_nothing_in_a_file_is_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "must be a pickle"),
+        (b"", "must be a pickle\n  given: another kind of file"),
         (b"\x80\x04not a pickle", "must be a pickle"),
         (pickle.dumps([1, 2]), "segments and device_traces"),
         (pickle.dumps({"segments": []}), "device_traces"),
@@ -131,8 +131,9 @@ def test_nothing_in_a_file_is_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_is_no_snapshot_is_refused(content: bytes, said: str) -> None:
-    with pytest.raises(FileInputError, match=said):
+    with pytest.raises(FileInputError, match=said) as told:
         read_snapshot(io.BytesIO(content), "own.pickle")
+    assert "Error" not in told.value.given, "words of Python"
 
 
 def test_blocks_that_only_one_has_are_told_by_size() -> None:

@@ -56,7 +56,8 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     stage 0: w + g + o; 1: w + g + o/N; 2: w + (g + o)/N; 3: (w + g + o)/N (Rajbhandari 2020, arXiv 1910.02054,
     figure 1). Megatron with bf16 and fp32 gradients: 18, or 6 + 12/N with the distributed optimizer. A stack
     that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N), and gathers
-    weights in stage 2 too, from forward to backward. Pure bf16 has no master: 2 + 2 + 4 with AdamW.
+    weights in stage 2 too, from forward to backward. Pure bf16 has no master: 2 + 2 + 4 with AdamW. PyTorch's DDP sums
+    copies of the gradients, in buckets that stay (torch nn/parallel/distributed.py gradient_as_bucket_view=False).
     """
     states, recipe = stack.states, RECIPES[job.precision]
     moments = states.moment_bytes(job.optimizer)
@@ -68,7 +69,8 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     gradient = states.gradient + states.gradient_accumulator
     gradients = np.where(zero >= 2, gradient / shards, gradient * one)
     optimizer = np.where(zero >= 1, (master + moments) / shards, (master + moments) * one)
-    buffers = np.where(replicas > 1, states.dp_buffer, 0.0) * one
+    buckets = (zero == 0) * states.gradient if states.engine is StateEngine.TORCH else 0.0
+    buffers = np.where(replicas > 1, states.dp_buffer + buckets, 0.0) * one
     return StateBytes(weights, gradients, optimizer, buffers)
 
 

@@ -46,7 +46,8 @@ class ExpandablePools(Pools):
 
         Pages mapped into one hole stay mapped when those of the next one cannot be had.
         """
-        if self.reserved + segment_of(size, self.large_segment) > self.limits.allowed:
+        beyond = self.reserved + segment_of(size, self.large_segment) > self.limits.allowed
+        if beyond or size > max(self._range, 0):  # no range has room for it
             return NOTHING
         start = self._room(size, pool)
         while (mapped := self.size_at.get(start, 0)) < size:

@@ -38,7 +38,9 @@ def replay(
     Ends at the first allocation that fails. Raises `InputError` where nothing is known of which a fraction is allowed.
     """
     requests = _requests(trace, settings, stop)
-    pools = _pools(settings, requests.num_streams, capacity, device_memory or capacity)
+    pools = _pools(
+        settings, requests.num_streams, capacity, capacity if device_memory is None else device_memory
+    )
     addresses, held = [NOTHING] * len(requests.sizes), requests.sizes.tolist()
     failed = run(requests.events(), requests.event_of.tolist(), pools, addresses, held)
     amounts = np.array(held, np.int64) * UNIT

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from planner.errors import InputError, UnknownNameError
+from planner.errors import InputError, UnknownNameError, nearest_names
 
 MIB: Final = 2**20
 _INTERVALS: Final = 16  # of sizes, by powers of two: below 2 MiB, 2 to 4 MiB, ..., 32 GiB and above
@@ -40,13 +40,24 @@ class AllocatorSettings:
     memory_fraction: float = 1.0
     """Share of the device that the process may take."""
 
+    def allowed(self, limit: int, device: int) -> int:
+        """What the allocator can have of a device's memory where `limit` is left to it [bytes]."""
+        return min(limit, int(self.memory_fraction * device))
+
+    @property
+    def collects_nothing(self) -> bool:
+        """Is a threshold given which PyTorch passes over, as nothing is known of which it would be a share?"""
+        return self.garbage_collection_threshold > 0 and self.memory_fraction == 1
+
 
 def read_alloc_conf(text: str) -> AllocatorSettings:
-    """The settings that `text` states, such as "expandable_segments:True,max_split_size_mb:128".
+    """The settings that `text` states, such as "expandable_segments:True,max_split_size_mb:128", also as a shell sets
+    the variable.
 
     Where a name stands twice the last one holds. Raises `InputError`, `UnknownNameError`.
     """
-    written = dict(_pairs("".join(text.split())))
+    bare = _unquoted(_VARIABLE.sub("", _unquoted(text), count=1))
+    written = dict(_pairs("".join(bare.split())))
     large = _mebibytes(written, "large_segment_size_mb", 20 * MIB, _LEAST_LARGE + MIB)
     for name, value in written.items():
         _check_other(name, value)
@@ -78,11 +89,25 @@ _NUMBERS: Final = (
     "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_max_round_threshold_mb",
     "pinned_max_cached_size_mb",
 )  # fmt: skip
+_FEW: Final = 3  # names that are suggested
 _KNOWN: Final = (*_READ, *_NATIVE_ONLY, *_TRUTHS, *_NUMBERS)
+
+
+_VARIABLE: Final = re.compile(r"(export\s+)?PYTORCH_((CUDA|HIP)_)?ALLOC_CONF\s*=\s*")
+
+
+def _unquoted(text: str) -> str:
+    """The text without spaces and a pair of quotes around it."""
+    text = text.strip()
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1].strip() if quoted else text
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     """Names with their values; commas inside brackets belong to a value."""
+    if text.count("[") != text.count("]"):
+        hint = "write it like roundup_power2_divisions:[256:1,512:2,>:4]"
+        raise InputError("a list of allocator options must begin with [ and end with ]", text, hint)
     for part in re.split(r",(?![^\[]*\])", text.removesuffix(",")) if text else ():
         name, colon, value = part.partition(":")
         if not colon or not name or not value:
@@ -97,7 +122,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 def _check_other(name: str, value: str) -> None:
     """Refuse what is not known, and what would put another allocator in place of the one modelled."""
     if name not in _KNOWN:
-        raise UnknownNameError("allocator option", name, _KNOWN)
+        raise UnknownNameError("allocator option", name, nearest_names(name, _KNOWN, _FEW))
     if name in _NATIVE_ONLY and value not in _NATIVE_ONLY[name]:
         raise InputError(
             f"{name} must be {' or '.join(_NATIVE_ONLY[name])}",
@@ -166,23 +191,24 @@ def _divisions(value: str) -> tuple[int, ...]:
     The first size of a list also holds below itself; ">" holds above the last; an interval that no size names has none.
     """
     if not value.startswith("["):
-        return (_power(value, "divisions", least=1),) * _INTERVALS
+        return (_power(value, value, "divisions", least=1),) * _INTERVALS
     divisions, last = [0] * _INTERVALS, -1
     for part in value.removeprefix("[").removesuffix("]").split(","):
         size, _, given = part.partition(":")
-        count = _power(given, "divisions", least=0)
+        count = _power(given, value, "divisions", least=0)
         if size == ">":
             divisions[last + 1 :] = [count] * (_INTERVALS - last - 1)
             continue
-        index = min(_power(size, "sizes", least=1).bit_length() - 1, _INTERVALS - 1)
+        index = min(_power(size, value, "sizes", least=1).bit_length() - 1, _INTERVALS - 1)
         if last < 0:
             divisions[:index] = [count] * index
         divisions[index], last = count, index
     return tuple(divisions)
 
 
-def _power(value: str, what: str, least: int) -> int:
-    number = int(value) if re.fullmatch(r"[0-9]{1,12}", value) else -1
+def _power(text: str, value: str, what: str, least: int) -> int:
+    """A number of a `value`."""
+    number = int(text) if re.fullmatch(r"[0-9]{1,12}", text) else -1
     if number < least or number & (number - 1):
         raise InputError(
             f"{what} of roundup_power2_divisions must be powers of two",

@@ -11,8 +11,8 @@ from typing import Any
 
 from planner.dialect import option
 from planner.dryrun.asked import Asked
+from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
 from planner.dryrun.transformers.recipe import Checkpointing, Recipe, Weights
-from planner.errors import UnsupportedError
 from planner.frameworks.deepspeed.settings import settings_of
 from planner.spec.config import OFFLOAD_ACTIVATIONS, Recompute
 from planner.spec.job import Optimizer
@@ -49,18 +49,39 @@ def deepspeed_recipe(asked: Asked) -> DeepspeedRecipe:
 def _check(asked: Asked) -> None:
     job, config = asked.problem.job, asked.config
     others = sorted(asked.options - {"pure-bf16"})
+    plain = {f"{name}=1" for name in ("tp", "pp", "cp") if getattr(config, name) > 1}
     refused = [
-        (f"the options {', '.join(others)}", bool(others)),
-        (f"tp={config.tp} pp={config.pp} cp={config.cp}", config.tp * config.pp * config.cp > 1),
-        ("offloaded activations", bool(config.offload & OFFLOAD_ACTIVATIONS)),
-        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
-        (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
-        ("adapters", job.lora_rank is not None),
-        ("padded or packed batches", job.mean_length is not None or job.packed),
+        Refused(
+            f"the options {', '.join(others)}", bool(others), stack_without(asked.problem.stack.name, others)
+        ),
+        Refused(
+            f"tp={config.tp} pp={config.pp} cp={config.cp}",
+            bool(plain),
+            ", ".join(option("set", one) for one in sorted(plain)),
+        ),
+        Refused(
+            "offloaded activations",
+            bool(config.offload & OFFLOAD_ACTIVATIONS),
+            f"leave activations out of {option('set', 'offload=...')}",
+        ),
+        Refused(
+            f"the optimizer {job.optimizer}",
+            job.optimizer is not Optimizer.ADAMW,
+            option("optimizer", Optimizer.ADAMW),
+        ),
+        Refused(
+            f"the precision {job.precision}",
+            job.precision not in (Precision.BF16, Precision.FP16),
+            option("precision", Precision.BF16),
+        ),
+        Refused("adapters", job.lora_rank is not None, leave_out("lora_rank")),
+        Refused("padded or packed batches", job.mean_length is not None or job.packed, leave_out("mean_len")),
+        Refused(
+            "selective recomputation, which transformers does not have",
+            config.recompute == Recompute.SELECTIVE,
+            f"{option('set', 'recompute=full')} or none",
+        ),
+        Refused("multi-token prediction", asked.question.mtp, leave_out("mtp")),
     ]
-    named = [what for what, there in refused if there]
-    if named:
-        must = (
-            "a dry run runs DeepSpeed's ZeRO 0 to 3 with AdamW in bf16 or fp16, also with states on the host"
-        )
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', 'deepspeed-2025')} without them")
+    must = "a dry run runs DeepSpeed's ZeRO 0 to 3 with AdamW in bf16 or fp16, also with states on the host"
+    refuse(must, refused)

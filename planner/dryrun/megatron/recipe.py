@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.dialect import option
 from planner.dryrun.asked import Asked
+from planner.dryrun.refused import Refused, leave_out, refuse
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.arguments import option_groups
@@ -23,6 +24,7 @@ from planner.spec.stack.kinds import AttentionKernel
 RELEASE: Final = "0.16.1"  # of Megatron-Core, which is run
 _GROUPS: Final = ("MODEL", "PARALLEL", "MEMORY", "KERNELS")
 _FLASH: Final = (AttentionKernel.FLASH, AttentionKernel.FLASH_2, AttentionKernel.FLASH_TRITON)
+_ANY_MODEL: Final = "transformers-2026"
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def megatron_recipe(asked: Asked) -> MegatronRecipe:
     """What Megatron-Core runs of a configuration. Raises `UnsupportedError` for what is not run."""
     if asked.estimate is None:
         must = "a dry run of Megatron needs a model that planner has a reader for"
-        raise UnsupportedError(must, asked.name, f"{option('stack', 'transformers-2026')} runs it")
+        raise UnsupportedError(must, asked.name, f"{option('stack', _ANY_MODEL)} runs it")
     return launched_recipe(asked.launch())
 
 
@@ -118,28 +120,32 @@ def _check(launch: Launch) -> None:
     """Refuse by name what is not run. Raises `UnsupportedError`."""
     stack = launch.stack
     assert stack is not None, "of a problem"
+    newest = option("stack", "megatron")
     model, config, job, kernels = launch.model, launch.config, launch.job, stack.kernels
+    other = f"{option('stack', _ANY_MODEL)} runs it"
     refused = [
-        (f"the precision {job.precision}", job.precision is not Precision.BF16),
-        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
-        ("padded or packed batches", job.mean_length is not None or job.packed),
-        (f"context parallelism (cp={config.cp})", config.cp > 1),
-        (f"zero={config.zero}, which is Megatron-FSDP", config.zero > 1),
-        (f"offload ({'+'.join(k for k, v in OFFLOAD_LABELS.items() if v == config.offload)})", config.offload > 0),
-        ("CUDA graphs", config.cuda_graph_impl != CudaGraphs.NONE),
-        (f"attention of the stack {stack.name}, which writes scores out", kernels.attention not in _FLASH),
-        ("dropout", kernels.dropout),
-        ("LoRA", job.lora_rank is not None),
-        ("copies of experts", bool(job.expert_replicas)),
-        ("activations kept in 8 bits", bool(kernels.activation_input_bytes)),
-        ("state spaces and delta nets", bool(model.state_spaces)),
-        ("sparse attention", bool(model.indexers) or model.gathers_keys),
-        ("multi-token prediction", model.mtp_layers > 0),
+        Refused(f"the precision {job.precision}", job.precision is not Precision.BF16, option("precision", "bf16")),
+        Refused(f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW, option("optimizer", "adamw")),
+        Refused("padded or packed batches", job.mean_length is not None or job.packed, leave_out("mean_len")),
+        Refused(f"context parallelism (cp={config.cp})", config.cp > 1, option("set", "cp=1")),
+        Refused(f"zero={config.zero}, which is Megatron-FSDP", config.zero > 1, option("set", "zero=1")),
+        Refused(
+            f"offload ({'+'.join(k for k, v in OFFLOAD_LABELS.items() if v == config.offload)})", config.offload > 0,
+            option("set", "offload=none"),
+        ),
+        Refused("CUDA graphs", config.cuda_graph_impl != CudaGraphs.NONE, option("set", "cuda_graph_impl=none")),
+        Refused(
+            f"attention of the stack {stack.name}, which writes scores out", kernels.attention not in _FLASH, newest),
+        Refused("dropout", kernels.dropout, newest),
+        Refused("LoRA", job.lora_rank is not None, leave_out("lora_rank")),
+        Refused("copies of experts", bool(job.expert_replicas), leave_out("expert_replicas")),
+        Refused("activations kept in 8 bits", bool(kernels.activation_input_bytes), newest),
+        Refused("state spaces and delta nets", bool(model.state_spaces), other),
+        Refused("sparse attention", bool(model.indexers) or model.gathers_keys, other),
+        Refused("multi-token prediction", model.mtp_layers > 0, leave_out("mtp")),
     ]  # fmt: skip
-    named = [what for what, there in refused if there]
-    if named:
-        must = (
-            f"a dry run of Megatron runs Megatron-Core {RELEASE}'s own layers: AdamW in bf16, attention by a flash "
-            "kernel, tensor, pipeline, sequence and expert parallelism, the distributed optimizer"
-        )
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', 'megatron')} without it")
+    must = (
+        f"a dry run of Megatron runs Megatron-Core {RELEASE}'s own layers: AdamW in bf16, attention by a flash "
+        "kernel, tensor, pipeline, sequence and expert parallelism, the distributed optimizer"
+    )
+    refuse(must, refused)

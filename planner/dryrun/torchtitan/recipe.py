@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.dryrun.asked import Asked
+from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import CLI, chunks_loss, compiles
@@ -24,6 +26,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 
 EAGER: Final = "torchtitan-2026-eager"
+_ANY_MODEL: Final = "transformers-2026"
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,9 @@ class TitanRecipe:
 
 def titan_recipe(asked: Asked) -> TitanRecipe:
     """What torchtitan runs of a configuration. Raises `UnsupportedError` for what is not run."""
+    if asked.estimate is None:
+        must = "a dry run of torchtitan needs a model that planner can read"
+        raise UnsupportedError(must, asked.name, f"{option('stack', _ANY_MODEL)} runs it")
     return launched_recipe(asked.launch())
 
 
@@ -122,27 +128,45 @@ def _check(launch: Launch) -> None:
     config, job = launch.config, launch.job
     stack = launch.stack.name if launch.stack is not None else ""
     compiled = compiles(launch)
+    options = stack.split(SEPARATOR)[1:]
     refused = [
-        (f"the stack {stack}, which compiles its layers", compiled),
-        (f"the options {stack.partition('+')[2]}", "+" in stack),
-        (f"context parallelism of {config.cp}", config.cp > 1),
-        (f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW),
-        (f"the precision {job.precision}", job.precision is not Precision.BF16),
-        ("LoRA", job.lora_rank is not None),
-        ("offload", bool(config.offload)),
-        ("CUDA graphs", bool(config.cuda_graph_impl)),
-        ("padded or packed batches", job.mean_length is not None or job.packed),
-        ("splits of the backward pass", launch.schedule.label in ("zb-h1", "zb-v", "dualpipev")),
-        (f"the model {launch.model.name}", family_of(launch.model) is None),
+        Refused(f"the stack {stack}, which compiles its layers", compiled, option("stack", EAGER)),
+        Refused(
+            f"the options {', '.join(options)}",
+            bool(options),
+            option("stack", EAGER) if compiled else stack_without(stack, options),
+        ),
+        Refused(f"context parallelism of {config.cp}", config.cp > 1, option("set", "cp=1")),
+        Refused(
+            f"the optimizer {job.optimizer}",
+            job.optimizer is not Optimizer.ADAMW,
+            option("optimizer", Optimizer.ADAMW),
+        ),
+        Refused(
+            f"the precision {job.precision}",
+            job.precision is not Precision.BF16,
+            option("precision", Precision.BF16),
+        ),
+        Refused("LoRA", job.lora_rank is not None, leave_out("lora_rank")),
+        Refused("offload", bool(config.offload), option("set", "offload=none")),
+        Refused("CUDA graphs", bool(config.cuda_graph_impl), option("set", "cuda_graph_impl=none")),
+        Refused("padded or packed batches", job.mean_length is not None or job.packed, leave_out("mean_len")),
+        Refused(
+            f"the schedule {launch.schedule.label}, which splits the backward pass",
+            launch.schedule.label in ("zb-h1", "zb-v", "dualpipev"),
+            option("set", "schedule=1f1b"),
+        ),
+        Refused(
+            f"the model {launch.model.name}, which is none of these",
+            family_of(launch.model) is None,
+            f"{option('stack', _ANY_MODEL)} runs it",
+        ),
     ]
-    named = [what for what, there in refused if there]
-    if named:
-        must = (
-            "a dry run of torchtitan runs its Llama 3, Qwen 3 and DeepSeek-V3, eager, under FSDP2, tensor, expert and "
-            "pipeline parallelism: AdamW in bf16"
-        )
-        hint = option("stack", EAGER) if compiled else f"{option('stack', EAGER)} without it"
-        raise UnsupportedError(must, "; ".join(named), hint)
+    must = (
+        "a dry run of torchtitan runs its Llama 3, Qwen 3 and DeepSeek-V3, eager, under FSDP2, tensor, expert and "
+        "pipeline parallelism: AdamW in bf16"
+    )
+    refuse(must, refused)
 
 
 def family_of(model: ModelSpec) -> str | None:

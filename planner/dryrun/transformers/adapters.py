@@ -6,14 +6,22 @@ Source: peft 0.21 tuners/lora/bnb.py (`Linear4bit.forward`, `Linear8bitLt.forwar
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import peft
 import torch
 from peft.tuners.lora import Linear as Adapted
+from transformers.pytorch_utils import Conv1D
 
+from planner.dialect import option
 from planner.dryrun.transformers.quantized import Linear4, Linear8
 from planner.dryrun.transformers.recipe import Adapters
+from planner.errors import UnsupportedError
+from planner.spec.job import AdapterTargets
+
+_ATTENTION: Final = re.compile("attention|attn", re.IGNORECASE)  # of the name of a class
+_OUTPUT: Final = re.compile("(o|out|c)_proj|dense|out_lin|wo")  # what attention's result goes through
 
 
 def prepare_quantized(model: Any) -> None:
@@ -22,14 +30,37 @@ def prepare_quantized(model: Any) -> None:
 
 
 def with_adapters(adapters: Adapters, model: Any) -> Any:
-    """The model with adapters."""
-    targets = adapters.targets if isinstance(adapters.targets, str) else list(adapters.targets)
+    """The model with adapters. Raises `UnsupportedError` where its attention is not known by names."""
+    if isinstance(adapters.targets, tuple):
+        targets: Any = list(adapters.targets)
+    elif adapters.targets is AdapterTargets.ALL_LINEAR:
+        targets = str(adapters.targets)
+    else:
+        targets = _of_attention(model, adapters.targets is AdapterTargets.ATTENTION)
     config = peft.LoraConfig(
         r=adapters.rank, lora_alpha=16, target_modules=targets, lora_dropout=adapters.dropout, use_dora=adapters.dora,
         task_type="CAUSAL_LM",
     )  # fmt: skip
     config._register_custom_module({Linear4: _Adapted4, Linear8: _Adapted8})
     return peft.get_peft_model(model, config)
+
+
+def _of_attention(model: Any, with_output: bool) -> list[str]:
+    """Names of the linear layers of a model's attention, also where one holds queries, keys and values together; those
+    of an indexer are none."""
+    inside = [name for name, module in model.named_modules() if _ATTENTION.search(type(module).__name__)]
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D))
+        and any(name.startswith(f"{one}.") for one in inside)
+        and "indexer" not in name
+    ]
+    outputs = [name for name in layers if _OUTPUT.fullmatch(name.rpartition(".")[2])]
+    if not layers or (not with_output and not outputs):
+        must = f"adapters on attention need layers that {type(model).__name__} names as others do"
+        raise UnsupportedError(must, ", ".join(layers[:4]) or "none", option("lora_targets", "all-linear"))
+    return layers if with_output else [name for name in layers if name not in outputs]
 
 
 class _Adapted8(Adapted):  # type: ignore[misc]  # peft is not checked

@@ -20,6 +20,7 @@ from planner.catalog.stack_options import (
 )
 from planner.dialect import option
 from planner.dryrun.asked import Asked
+from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
 from planner.dryrun.transformers.methods import trained_as
 from planner.dryrun.transformers.recipe import (
     Adapters,
@@ -30,20 +31,14 @@ from planner.dryrun.transformers.recipe import (
     Update,
     Weights,
 )
-from planner.errors import UnsupportedError
 from planner.spec.config import Recompute
-from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.job import Job, Optimizer
 from planner.spec.precision import Precision
 
 STACK: Final = "transformers-2026"
 # options of the stack that are run
 _RUN: Final = {AUTOCAST, COMPILE, EAGER_ATTENTION, EAGER_EXPERTS, FOREACH, LIGER, NO_SYNC, SDPA_MASK}
 _SHARDING: Final = {0: Sharding.NONE, 2: Sharding.GRADIENTS, 3: Sharding.WEIGHTS}  # by ZeRO stage
-_TARGETS: Final[Mapping[AdapterTargets, tuple[str, ...] | str]] = {
-    AdapterTargets.ALL_LINEAR: "all-linear",
-    AdapterTargets.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
-    AdapterTargets.QKV: ("q_proj", "k_proj", "v_proj"),
-}
 _UPDATES: Final[Mapping[Optimizer, Update]] = {
     Optimizer.ADAMW_8BIT: Update.ADAMW_8BIT,
     Optimizer.ADEMAMIX: Update.ADEMAMIX,
@@ -93,7 +88,7 @@ def recipe_of(asked: Asked) -> Recipe:
 
 
 def _adapters(rank: int, job: Job) -> Adapters:
-    return Adapters(rank, _TARGETS[job.lora_targets], frozen_bits=job.frozen_bits)
+    return Adapters(rank, job.lora_targets, frozen_bits=job.frozen_bits)
 
 
 def _attention(job: Job, options: frozenset[str]) -> str:
@@ -118,25 +113,48 @@ def _update(job: Job, options: frozenset[str]) -> Update:
 
 def _check(asked: Asked) -> None:
     """Refuse by name what is not run yet. Raises `UnsupportedError`."""
-    job, options = asked.problem.job, asked.options
+    job, options, stack = asked.problem.job, asked.options, asked.problem.stack.name
     several = asked.problem.cluster.num_devices > 1
+    unknown = options - _RUN
     refused = [
-        (f"the options {', '.join(sorted(options - _RUN))}", bool(options - _RUN)),
-        (
+        Refused(f"the options {', '.join(sorted(unknown))}", bool(unknown), stack_without(stack, unknown)),
+        Refused(
             f"{job.optimizer} beside weights of another format",
             job.optimizer is Optimizer.ADAMW_BF16 and _weights(job, options) is not Weights.BF16,
+            option("optimizer", Optimizer.ADAMW),
         ),
-        (f"+{FOREACH} with {job.optimizer}", FOREACH in options and job.optimizer in _UPDATES),
-        (f"the precision {job.precision}", job.precision not in (Precision.BF16, Precision.FP16)),
-        (f"frozen weights of {job.frozen_bits} bits", job.frozen_bits not in (16, 8, 4)),
-        (
+        Refused(
+            f"+{FOREACH} with {job.optimizer}",
+            FOREACH in options and job.optimizer in _UPDATES,
+            stack_without(stack, [FOREACH]),
+        ),
+        Refused(
+            f"the precision {job.precision}",
+            job.precision not in (Precision.BF16, Precision.FP16),
+            option("precision", Precision.BF16),
+        ),
+        Refused(
+            f"frozen weights of {job.frozen_bits} bits",
+            job.frozen_bits not in (16, 8, 4),
+            option("frozen_bits", 16),
+        ),
+        Refused(
             f"frozen weights of {job.frozen_bits} bits on several devices",
             several and job.frozen_bits in (8, 4),
+            f"{option('frozen_bits', 16)}, or {option('gpus', 1)}",
         ),
-        ("+compile on several devices", several and COMPILE in options),
-        ("offload", bool(asked.config.offload)),
+        Refused(
+            f"+{COMPILE} on several devices",
+            several and COMPILE in options,
+            f"{stack_without(stack, [COMPILE])}, or {option('gpus', 1)}",
+        ),
+        Refused("offload", bool(asked.config.offload), option("set", "offload=none")),
+        Refused(
+            "selective recomputation, which transformers does not have",
+            asked.config.recompute == Recompute.SELECTIVE,
+            f"{option('set', 'recompute=full')} or none",
+        ),
+        Refused("multi-token prediction", asked.question.mtp, leave_out("mtp")),
     ]
-    named = [what for what, there in refused if there]
-    if named:
-        must = "a dry run runs transformers, also under DDP and FSDP2, in bf16 or fp16, also under autocast"
-        raise UnsupportedError(must, "; ".join(named), f"{option('stack', STACK)} without it")
+    must = "a dry run runs transformers, also under DDP and FSDP2, in bf16 or fp16, also under autocast"
+    refuse(must, refused)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from planner.ask.option import as_written, options_of
-from planner.ask.question import DryrunQuestion, Question
+from planner.ask.question import DryrunQuestion, EstimateQuestion, Question
+from planner.catalog.stack_options import COMPILE
 from planner.dialect import option
 from planner.dryrun.transformers.recipe import Checkpointing, Method, Objective, Recipe
 from planner.errors import InputError, UnsupportedError
@@ -21,7 +22,7 @@ _BETAS: Final = {Method.DPO: 0.1, Method.GRPO: 0.0}  # trl 1.16 dpo_config.py, g
 
 def alone_known(asked: Question) -> tuple[str, ...]:
     """Names of options of a dry run alone that were given."""
-    own = options_of(DryrunQuestion).keys() - options_of(Question).keys()
+    own = options_of(DryrunQuestion).keys() - options_of(EstimateQuestion).keys()
     return tuple(sorted(own & as_written(asked).keys()))
 
 
@@ -57,7 +58,9 @@ def _objective(asked: DryrunQuestion, recipe: Recipe) -> Objective | None:
     method = Method(asked.method)
     if recipe.ranks > 1 or recipe.compiled:
         there = "torch.compile" if recipe.compiled else f"{recipe.ranks} devices"
-        raise UnsupportedError(f"a dry run runs {method} on one device, without torch.compile", there)
+        must = f"a dry run runs {method} on one device, without torch.compile"
+        hint = f"leave +{COMPILE} out of {option('stack')}" if recipe.compiled else option("gpus", 1)
+        raise UnsupportedError(must, there, hint)
     if recipe.texts is not None and (recipe.texts.packed or method is Method.GRPO):
         kind = "packed" if recipe.texts.packed else "padded"
         raise UnsupportedError(
@@ -69,6 +72,7 @@ def _objective(asked: DryrunQuestion, recipe: Recipe) -> Objective | None:
         must = (
             f"{option('completion_len')} must be from 1 to {recipe.seq_len - 1:,}, a prompt being before it"
         )
-        raise InputError(must, str(asked.completion_len))
+        hint = f"leave it out for {recipe.seq_len - 1:,}, or make {option('seq_len')} longer"
+        raise InputError(must, str(asked.completion_len), hint)
     beta = _BETAS[method] if asked.beta is None else asked.beta
     return Objective(method, beta, asked.num_iterations, asked.completion_len)

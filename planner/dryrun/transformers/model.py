@@ -19,9 +19,10 @@ from planner.dryrun.transformers.loaded import cast_as_loaded
 from planner.dryrun.transformers.parts import needed
 from planner.dryrun.transformers.quantized import quantize
 from planner.dryrun.transformers.recipe import Checkpointing, Recipe
-from planner.errors import InputError, in_short
+from planner.errors import InputError, UnknownNameError, UnsupportedError, in_short, nearest_names
 
 _HALF: Final = 16
+_FEW: Final = 3  # names that are suggested
 _IDLE_EXPERTS: Final = "zero_expert_num"
 _SPECIAL: Final = ("_token_id", "_token_index", "_index")  # names of tokens with a meaning
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -30,11 +31,18 @@ _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_
 def config_of(recipe: Recipe) -> Any:
     fields = copy.deepcopy(dict(recipe.config))  # some classes take fields out of what is inside
     kind = fields.pop("model_type", None)
+    release = f"transformers {transformers.__version__}"
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
+        near = nearest_names(str(kind), transformers.CONFIG_MAPPING, _FEW)
+        raise UnknownNameError(f"model_type of {release}", str(kind), near, "Or install one that has it")
     try:
         config = transformers.AutoConfig.for_model(kind, **fields)
     except Exception as error:  # each class checks its fields in its own way
-        must = f"transformers {transformers.__version__} must know the configuration of {recipe.name}"
+        must = f"{release} must know the configuration of {recipe.name}"
         raise InputError(must, f"model_type {kind!r}: {in_short(error)}") from error
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        must = f"a dry run needs a model that predicts the next token by {release} (AutoModelForCausalLM)"
+        raise UnsupportedError(must, f"model_type {kind!r}", "give the config.json of a decoder")
     config.use_cache = False
     if recipe.experts is not None:
         config._experts_implementation = recipe.experts

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from planner.spec.job import AdapterTargets
+
 
 class Weights(StrEnum):
     """How weights are held and products run."""
@@ -65,8 +67,8 @@ class Adapters:
     """LoRA by PEFT."""
 
     rank: int
-    targets: tuple[str, ...] | str
-    """Names of modules, or "all-linear"."""
+    targets: AdapterTargets | tuple[str, ...] = AdapterTargets.ALL_LINEAR
+    """Which layers have one, or names of modules."""
     dropout: float = 0.0
     """Share of their input that is dropped [1]."""
     dora: bool = False

@@ -55,6 +55,20 @@ def test_bytes_of_a_parameter_by_strategy(stack: str, zero: int, total: float) -
     assert float(found.total[0]) == pytest.approx(total)
 
 
+def test_ddp_sums_copies_of_gradients() -> None:
+    """In buckets, which stay; one device has none, nor have ranks that shard."""
+    stack, job = load_stack("transformers-2026"), Job(4096, 64)
+    found = {
+        (zero, ranks): float(
+            state_bytes(np.array([zero]), np.array([ranks]), np.array([ranks]), stack, job).buffers[0]
+        )
+        for zero in (0.0, 2.0, 3.0)
+        for ranks in (1.0, 8.0)
+    }
+    assert {case for case, size in found.items() if size} == {(0.0, 8.0)}
+    assert found[0.0, 8.0] == stack.states.gradient
+
+
 @pytest.mark.parametrize(
     ("options", "elements", "ahead", "queued"),
     [

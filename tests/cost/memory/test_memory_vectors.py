@@ -87,6 +87,8 @@ def subject(case: dict[str, str]) -> tuple[CostModel, ParallelConfig]:
         name: int(o[name])
         for name in ("layers", "hidden", "ffn", "heads", "kv", "vocab", "seq", "mbs", "tp", "dp")
     }
+    if o["zero"] == "0":  # replicas that nothing sums: without DDP and its buckets
+        n["dp"] = 1
     head_dim = int(o.get("head-dim", n["hidden"] // n["heads"]))
     attends = Attention(AttentionKind.GQA, n["heads"], n["kv"], head_dim, head_dim)
     layer = Layer(attends, Mlp(n["ffn"], True, False, Activation.SILU), None)

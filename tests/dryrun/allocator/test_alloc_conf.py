@@ -26,6 +26,19 @@ def test_options_as_people_write_them() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PYTORCH_CUDA_ALLOC_CONF={}", "PYTORCH_ALLOC_CONF={}", "PYTORCH_HIP_ALLOC_CONF={}",
+        "export PYTORCH_CUDA_ALLOC_CONF={}", "PYTORCH_CUDA_ALLOC_CONF='{}'", 'export PYTORCH_ALLOC_CONF="{}"',
+        "'{}'", '"PYTORCH_ALLOC_CONF={}"', " PYTORCH_ALLOC_CONF = {} ",
+    ],
+)  # fmt: skip
+def test_the_variable_as_a_shell_sets_it(text: str) -> None:
+    conf = "expandable_segments:True,roundup_power2_divisions:[256:1,>:8]"
+    assert read_alloc_conf(text.format(conf)) == read_alloc_conf(conf) != AllocatorSettings()
+
+
 def test_the_last_of_two_values_holds() -> None:
     assert not read_alloc_conf("expandable_segments:True,expandable_segments:False").expandable_segments
 
@@ -73,7 +86,14 @@ def test_sizes_that_a_list_leaves_out_have_no_divisions() -> None:
         ("roundup_power2_divisions:0", "must be powers of two"),
         ("roundup_power2_divisions:[256:3]", "must be powers of two"),
         ("roundup_power2_divisions:[300:2]", "must be powers of two"),
-        ("roundup_power2_divisions:[]", "must be powers of two"),
+        ("roundup_power2_divisions:[]", r"must be powers of two\n  given: \[\]"),
+        (
+            "roundup_power2_divisions:[64:8,128:4",
+            r"end with \]\n  given: roundup_power2_divisions:\[64:8,128:4",
+        ),
+        ("roundup_power2_divisions:64:8]", r"begin with \["),
+        ("ALLOC_CONF=expandable_segments:True", "unknown allocator option"),
+        ("foo:1", "unknown allocator option 'foo'"),
         ("backend:cudaMallocAsync", "backend must be native"),
         ("backend:fast", "backend must be native"),
         ("throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom must be False"),
@@ -85,8 +105,9 @@ def test_what_is_refused(text: str, told: str) -> None:
 
 
 def test_a_near_miss_is_suggested() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean: max_split_size_mb"):
+    with pytest.raises(UnknownNameError, match="did you mean: max_split_size_mb") as told:
         read_alloc_conf("max_split_size:128")
+    assert told.value.hint.count(",") == 2, "three names, not all"
 
 
 def test_settings_that_the_tests_of_pytorch_refuse() -> None:

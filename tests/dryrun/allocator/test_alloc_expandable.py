@@ -119,3 +119,9 @@ def test_holes_that_touch_are_one(order: tuple[int, int]) -> None:
     result = result_of(*(size * MIB for size in sizes), *unmapped, "free 1", "free 5", 4 * MIB)
     addresses = {int(block): int(address) for block, address, _ in result.live}
     assert addresses[8] > addresses[4]
+
+
+@pytest.mark.parametrize("capacity", [None, 0, MIB, 40 * MIB])
+def test_a_request_larger_than_any_range_fails(capacity: int | None) -> None:
+    asked = 2**43 if capacity is None else 2 * capacity + 1
+    assert replay(trace_of(asked), EXPANDABLE, capacity=capacity).out_of_memory is not None
