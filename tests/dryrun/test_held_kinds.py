@@ -125,7 +125,7 @@ def test_adapters_alone_have_gradients_and_states_where_frozen_weights_are_gathe
 
     linear = [(256, 256), (128, 256), (128, 256), (256, 256), (640, 256), (640, 256), (256, 640)]
     adapters = 2 * sum(8 * (rows + columns) for rows, columns in linear)
-    recipe = replace(SHARDED, adapters=Adapters(8, "all-linear"))
+    recipe = replace(SHARDED, adapters=Adapters(8))
     shards = (BF16 * PARAMETERS + FP32 * adapters) / RANKS
     moments = 2 * FP32 * adapters / RANKS
     expected = {Holds.WEIGHTS: shards, Holds.OPTIMIZER_STATES: moments, Holds.GATHERED: TAIL - 2 * 256}

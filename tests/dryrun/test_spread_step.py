@@ -138,7 +138,7 @@ def test_muon_runs_on_replicas_and_shards() -> None:
 def test_adapters_on_divided_layers_are_refused_by_name() -> None:
     pytest.importorskip("peft")
     with pytest.raises(UnsupportedError, match="adapters on whole layers"):
-        recorded(replace(SHARDED, tensor=2, adapters=Adapters(8, "all-linear")))
+        recorded(replace(SHARDED, tensor=2, adapters=Adapters(8)))
 
 
 @pytest.mark.parametrize(

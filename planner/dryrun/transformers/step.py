@@ -100,7 +100,10 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -
             must = (
                 f"{recipe.name} to be such that {_spread_by(recipe)} can spread it over {recipe.ranks} ranks"
             )
-            with recorder.holding(Holds.GRADIENTS), needed(must):
+            with (
+                recorder.holding(Holds.GRADIENTS),
+                needed(must, "run it on one device"),
+            ):
                 spread = data_parallel.spread(recipe, model)
     recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     recorder.name_modules(model)
