@@ -48,7 +48,9 @@ class _Writer:
     """Writes the longer record. A target place is one in the order of the passes that it holds."""
 
     def __init__(self, recording: Recording, parts: Sequence[Part], more: int) -> None:
-        self.old, self.new, self.more = recording, Recording(host=recording.host), more
+        # nothing is repeated before the first step
+        self.old, self.new = recording, Recording(host=recording.host, first_step=recording.first_step)
+        self.more = more
         self.parts = list(parts)
         trace = recording.trace
         self.events = list(

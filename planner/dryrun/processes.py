@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from planner.dryrun.messages import message_of, works_followed
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import HOST
+from planner.dryrun.sharded import sharded_blocks_told
 
 _FULLY_SHARD: Final = "torch.distributed.fsdp._fully_shard"
 _ASK_FOR_DEVICE: Final = ("_fsdp_collectives", "_fsdp_init", "_fsdp_param_group", "_fsdp_state")
@@ -47,6 +48,9 @@ def process_of(rank: int, world: int, recorder: Recorder) -> Iterator[None]:
             device = Device(recorder)
             for name in _ASK_FOR_DEVICE:
                 stack.enter_context(patch(f"{_FULLY_SHARD}.{name}._get_device_handle", device.of))
+            # FSDP waits so for weights that were gathered ahead and not needed, as of layers without a gradient
+            stack.enter_context(patch("torch.accelerator.current_stream", device.current_stream))
+            stack.enter_context(sharded_blocks_told(recorder))
             stack.enter_context(_shapes_beside(recorder))
             stack.enter_context(_real_meshes())
             stack.enter_context(recorder.storages_followed())
@@ -160,8 +164,8 @@ class Device:
         self._made += 1
         return Queue(self._recorder, self._made)
 
-    def current_stream(self) -> Queue:
-        """The queue that work goes to."""
+    def current_stream(self, _: Any = None) -> Queue:
+        """The queue that work goes to, of the only device."""
         return Queue(self._recorder, self._recorder.stream)
 
     def default_stream(self) -> Queue:

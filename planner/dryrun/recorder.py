@@ -105,6 +105,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
                 ]
         return found
 
+    def begin_step(self, step: int) -> None:
+        """Mark where the first (0) or the second step (1) begins."""
+        recording = self.recording
+        if step:
+            recording.second_step = len(recording.trace)
+            recording.trace.reset_peaks()
+        else:
+            recording.first_step = len(recording.trace)
+
     def hold(self, tensors: Sequence[Any], kind: Holds) -> None:
         """Write down tensors that are there already, and what they are; nothing of what is run beside."""
         if self._beside:
@@ -118,12 +127,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
     @contextmanager
     def holding(self, kind: Holds) -> Iterator[None]:
-        """Say what blocks hold that are made while it is entered, and not given back."""
+        """Say what blocks hold that are made while it is entered, also those given back before it is left."""
         first = self.recording.trace.num_blocks
         yield
-        for _, block in self._blocks.values():
-            if block >= first:
-                self.recording.kinds.setdefault(block, kind)
+        for block in range(first, self.recording.trace.num_blocks):
+            self.recording.kinds.setdefault(block, kind)
 
     @contextmanager
     def pinning(self) -> Iterator[None]:
@@ -246,10 +254,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         for one in made:
             if not self._is_host(one):
                 self._block_of(one, number)
+        if name == _CAST and self.phase in _PASSES and made and self._is_weight(args[0]):
+            self.recording.kinds.setdefault(self._block_of(made[0], number), Holds.CAST)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
         for block in inside:
             self.recording.kinds[block] = Holds.WORKSPACE
             self.recording.trace.free(block)
+
+    def _is_weight(self, tensor: Any) -> bool:
+        """Is all that lies behind a tensor one weight, or several?"""
+        _, block = self._blocks.get(id(tensor.untyped_storage()), (None, -1))
+        return self.recording.kinds.get(block) in _WEIGHTS
 
     def _operation(
         self,
@@ -377,6 +392,9 @@ def _held_shape(tensor: Any) -> Shape:
 
 _WRAPPER: Final = "_checkpoint_wrapped_module."  # of PyTorch's checkpoint_wrapper
 _BESIDE: Final = ("prim", "profiler")  # namespaces of what is no operation
+_CAST: Final = "aten._to_copy.default"
+_PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
+_WEIGHTS: Final = (Holds.WEIGHTS, Holds.GATHERED)
 _WAIT_TENSOR: Final = "_c10d_functional.wait_tensor.default"
 _DEVICE: Final = torch.ops.prim.device.default
 _NONZERO: Final = torch.ops.aten.nonzero.default

@@ -27,6 +27,7 @@ class Holds(StrEnum):
     INPUT = "input"
     WEIGHTS = "weights"
     GATHERED = "gathered_weights"
+    CAST = "cast_weights"
     GRADIENTS = "gradients"
     OPTIMIZER_STATES = "optimizer_states"
     ACTIVATIONS = "activations"
@@ -102,8 +103,9 @@ class Recording:
     """A program's allocations, and the operations that made them.
 
     `made_by`: of each block, the operation's number, or -1 where none made it; `kinds`: of some blocks, what they hold.
-    `second_step`, `end`: the numbers of events before the second step, and of all. `host`: what tensors in the host's
-    memory ask for there, where the program has some. `waits`: where queues wait for each other, in order.
+    `first_step`, `second_step`, `end`: the numbers of events before the first step, behind which everything is built,
+    before the second step, and of all. `host`: what tensors in the host's memory ask for there, where the program has
+    some. `waits`: where queues wait for each other, in order.
     """
 
     trace: Trace = field(default_factory=Trace)
@@ -112,5 +114,6 @@ class Recording:
     made_by: list[int] = field(default_factory=list)
     kinds: dict[int, Holds] = field(default_factory=dict)
     waits: list[Wait] = field(default_factory=list)
+    first_step: int = 0
     second_step: int = 0
     end: int = 0

@@ -27,6 +27,8 @@ _COLOURS: Final = {
     Holds.INPUT: "var(--grey)",
     Holds.WORKSPACE: "var(--cyan)",
     Holds.GRADIENTS: "var(--orange)",
+    Holds.GATHERED: "var(--navy)",
+    Holds.CAST: "var(--olive)",
     Holds.ACTIVATIONS: "var(--green)",
     Holds.TEMPORARY: "var(--yellow)",
 }

@@ -14,7 +14,7 @@ from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import time_of
-from planner.dryrun.transformers.recipe import Sharding, Weights
+from planner.dryrun.transformers.recipe import Adapters, Sharding, Update, Weights
 from planner.errors import UnsupportedError
 from planner.spec.machine.links import LinkFactors
 from planner.spec.machine.load_cluster import load_cluster
@@ -114,6 +114,58 @@ def test_layers_are_divided_over_ranks() -> None:
 def test_divided_layers_must_be_sharded() -> None:
     with pytest.raises(UnsupportedError, match="must be sharded too"):
         recorded(replace(PLAIN, tensor=2))
+
+
+@pytest.mark.parametrize("update", [Update.ADAMW_8BIT, Update.ADEMAMIX, Update.ADAFACTOR])
+def test_optimizers_that_take_no_shards_are_refused_by_name(update: Update) -> None:
+    """They end on a device as well, with plain tensors beside sharded ones; under DDP they run."""
+    for sharding in (Sharding.GRADIENTS, Sharding.WEIGHTS):
+        with pytest.raises(UnsupportedError, match="cannot update what FSDP2 shards") as refused:
+            recorded(replace(SHARDED, sharding=sharding, update=update))
+        assert str(update) in str(refused.value)
+    assert held(memory(replace(PLAIN, replicas=RANKS, update=update)), Holds.OPTIMIZER_STATES) > 0
+
+
+def test_muon_runs_on_replicas_and_shards() -> None:
+    """One moment of matrices of layers; two of all else."""
+    matrices = 2 * (LAYER - 2 * 256)
+    states = BF16 * (matrices + 2 * (PARAMETERS - matrices))
+    for recipe, share in ((replace(PLAIN, replicas=RANKS), 1), (SHARDED, RANKS)):
+        found = memory(replace(recipe, update=Update.MUON))
+        assert held(found, Holds.OPTIMIZER_STATES) == pytest.approx(states / share, rel=0.01)
+
+
+def test_adapters_on_divided_layers_are_refused_by_name() -> None:
+    pytest.importorskip("peft")
+    with pytest.raises(UnsupportedError, match="adapters on whole layers"):
+        recorded(replace(SHARDED, tensor=2, adapters=Adapters(8)))
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("planner.dryrun.transformers.model.loaded", "can build of tiny's configuration"),
+        (
+            "planner.dryrun.transformers.data_parallel.spread",
+            "tiny to be such that FSDP2 can spread it over 8",
+        ),
+        ("planner.dryrun.transformers.step.optimizer_of", "an optimizer that updates .* AdamW, fused"),
+        ("planner.dryrun.transformers.data_parallel.clip", "an optimizer that updates .* spread by FSDP2"),
+        ("torch.nn.Embedding.forward", "forward pass runs on tokens without data, here tiny's under FSDP2"),
+        ("torch.Tensor.backward", "backward pass runs on tokens without data, here tiny's under FSDP2"),
+    ],
+)
+def test_what_ends_a_step_is_told_by_its_part(
+    monkeypatch: pytest.MonkeyPatch, place: str, words: str
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise RuntimeError("it ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, ended)
+        with pytest.raises(UnsupportedError, match=words) as refused:
+            recorded(SHARDED)
+    assert "RuntimeError: it ended" in str(refused.value)
 
 
 def test_messages_take_their_time_where_nothing_hides_them() -> None:

@@ -13,6 +13,7 @@ from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.beside_snapshot import laid_beside
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.question import DryRun
+from planner.dryrun.recording import Holds
 from planner.dryrun.snapshot import Blocks, OwnRun
 from planner.errors import FileInputError
 from planner.report import dryrun_charts
@@ -55,6 +56,11 @@ def read_back(dry: DryRun) -> DryRunFile:
     read = parse_result(json.loads(json.dumps(dryrun_facts(dry))), "dry.json")
     assert isinstance(read, DryRunFile)
     return read
+
+
+def test_every_kind_of_holder_is_drawn() -> None:
+    assert set(dryrun_charts._COLOURS) == set(Holds)
+    assert len(set(dryrun_charts._COLOURS.values())) == len(Holds)
 
 
 def test_what_is_held_adds_up_to_what_is_allocated() -> None:

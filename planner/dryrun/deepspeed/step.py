@@ -19,6 +19,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from planner.dryrun.deepspeed.held import hold_gradients, hold_states, zero_blocks_told
 from planner.dryrun.deepspeed.recipe import DeepspeedRecipe
 from planner.dryrun.processes import Device, process_of
 from planner.dryrun.recorder import Recorder
@@ -47,6 +48,7 @@ def record_step(recipe: DeepspeedRecipe, capability: tuple[int, int]) -> Recordi
         on_device(capability) as undone,
         process_of(0, recipe.ranks, recorder),
         _accelerator(deepspeed, recorder),
+        zero_blocks_told(recorder),
         FakeTensorMode(allow_non_fake_inputs=True),
         recorder,
     ):
@@ -188,16 +190,17 @@ def _step_twice(deepspeed: Any, recipe: DeepspeedRecipe, model: Any, config: Any
     size = (recipe.micro_batch, recipe.seq_len)
     tokens = torch.full(size, plain_token(config), device=_DEVICE)
     recorder.hold([tokens], Holds.INPUT)
+    hold_states(engine, recorder)
     for step in range(2):
-        if step:
-            recorder.recording.second_step = len(recorder.recording.trace)
-            recorder.recording.trace.reset_peaks()
+        recorder.begin_step(step)
         for number in range(micro):
             recorder.phase = Phase.FORWARD
             with recorder.modules_followed():
                 loss = engine(input_ids=tokens, labels=tokens).loss
                 recorder.phase = Phase.BACKWARD
                 engine.backward(loss)
+            hold_gradients(engine, recorder)
             recorder.phase = Phase.OPTIMIZER if number == micro - 1 else Phase.BACKWARD
             engine.step()  # which counts micro-batches
+        hold_states(engine, recorder)
     recorder.recording.end = len(recorder.recording.trace)  # before the engine's own end

@@ -113,9 +113,7 @@ def _run(settings: Settings, recipe: MegatronRecipe, recorder: Recorder) -> None
         config.grad_sync_func = _one_or_all([chunk.start_grad_sync for chunk in chunks])
     run = schedules.get_forward_backward_func()
     for step in range(2):
-        if step:
-            recorder.recording.second_step = len(recorder.recording.trace)
-            recorder.recording.trace.reset_peaks()
+        recorder.begin_step(step)
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()

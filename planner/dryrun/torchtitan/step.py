@@ -227,12 +227,9 @@ def _built(recipe: TitanRecipe, recorder: Recorder) -> _Run:
 
 
 def _step_twice(recipe: TitanRecipe, run: _Run, recorder: Recorder) -> None:
-    trace = recorder.recording.trace
     trained = [one for part in run.parts for one in part.parameters()]
     for step in range(2):
-        if step:
-            recorder.recording.second_step = len(trace)
-            trace.reset_peaks()
+        recorder.begin_step(step)
         run.optimizers.zero_grad(set_to_none=True)
         recorder.phase = Phase.FORWARD
         with recorder.modules_followed():

@@ -37,6 +37,9 @@ def spread(recipe: Recipe, model: Any) -> Any:
     if recipe.tensor > 1 and recipe.sharding is Sharding.NONE:
         must = "layers divided over ranks must be sharded too: DDP and fused AdamW take no DTensors beside others"
         raise UnsupportedError(must, f"tp={recipe.tensor} with ZeRO stage 0", option("set", "zero=2"))
+    if recipe.tensor > 1 and recipe.adapters is not None:
+        must = "a dry run puts adapters on whole layers, not on those divided over ranks"
+        raise UnsupportedError(must, f"tp={recipe.tensor}", option("set", "tp=1"))
     if recipe.tensor > 1:
         _divided(model, mesh[_TENSOR])
     return _replicated(model) if recipe.sharding is Sharding.NONE else _sharded(recipe, model, mesh)

@@ -16,6 +16,7 @@ from transformers.initialization import no_init_weights
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds
 from planner.dryrun.transformers.loaded import cast_as_loaded
+from planner.dryrun.transformers.parts import needed
 from planner.dryrun.transformers.quantized import quantize
 from planner.dryrun.transformers.recipe import Checkpointing, Recipe
 from planner.errors import InputError, UnknownNameError, UnsupportedError, in_short, nearest_names
@@ -68,7 +69,10 @@ def plain_token(config: Any) -> int:
 
 def prepared(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -> Any:
     """The model as it is trained, on one device; `undone`: what undoes changes of the library."""
-    model = loaded(recipe, config, recorder)
+    with needed(
+        f"a model that transformers {transformers.__version__} can build of {recipe.name}'s configuration"
+    ):
+        model = loaded(recipe, config, recorder)
     if recipe.liger:
         from planner.dryrun.transformers.liger import with_liger  # few recipes have it
 
@@ -83,15 +87,17 @@ def prepared(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack)
             with_adapters,
         )
 
-        if recipe.adapters.frozen_bits < _HALF:
-            prepare_quantized(model)
-            recorder.recording.trace.empty_cache()
-        model = with_adapters(recipe.adapters, model)
+        with needed(f"adapters that PEFT can put on {recipe.name}"):
+            if recipe.adapters.frozen_bits < _HALF:
+                prepare_quantized(model)
+                recorder.recording.trace.empty_cache()
+            model = with_adapters(recipe.adapters, model)
         recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     model.train()
     if recipe.checkpointing is not Checkpointing.NONE:
         reentrant = recipe.checkpointing is Checkpointing.REENTRANT
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        with needed(f"layers of {recipe.name} that transformers can checkpoint", "leave recomputation out"):
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
         if recipe.adapters is not None:
             model.enable_input_require_grads()
     return model

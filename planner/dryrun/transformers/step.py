@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
-import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planner.dryrun.recorder import Recorder
@@ -24,10 +23,11 @@ from planner.dryrun.recording import Holds, Phase, Recording
 from planner.dryrun.transformers.batches import inputs_of
 from planner.dryrun.transformers.library import not_traced, on_device
 from planner.dryrun.transformers.model import config_of, experts_of, loaded, plain_token, prepared
+from planner.dryrun.transformers.parts import needed
 from planner.dryrun.transformers.recipe import MOST_MICROBATCHES, Recipe, Sharding
-from planner.dryrun.transformers.updates import optimizer_of
+from planner.dryrun.transformers.updates import check_update, optimizer_of
 from planner.dryrun.values import Values
-from planner.errors import InputError, PlannerError, UnsupportedError, in_short, install_hint
+from planner.errors import InputError, install_hint
 
 # names of what some models are given as well
 _BESIDE_TOKENS: Final = ("pixel_values", "_features", "_states")
@@ -38,6 +38,7 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
 
     Raises `InputError` for a configuration that transformers refuses, `UnsupportedError` for what cannot be run.
     """
+    check_update(recipe)
     config = config_of(recipe)
     if recipe.objective is not None:
         _load_trl()
@@ -50,19 +51,13 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         FakeTensorMode(allow_non_fake_inputs=True),
         recorder,
     ):
-        model = None
-        try:
-            model = _built(recipe, config, recorder, undone)
-            with _compiled(recorder, capability) if recipe.compiled else not_traced():
-                run = torch.compile(model) if recipe.compiled else model
-                _step_twice(recipe, model, _task(recipe, run, config, recorder, undone), recorder)
-        except PlannerError:
-            raise
-        except (
-            Exception
-        ) as error:  # whatever the library's own code, or an operation without shapes, ends with
-            raise _refusal(recipe, model, error) from error
-        del model
+        model = _built(recipe, config, recorder, undone)
+        with _compiled(recorder, capability) if recipe.compiled else not_traced():
+            run = torch.compile(model) if recipe.compiled else model
+            with needed(f"what {recipe.name} is trained for to be made ready"):
+                task = _task(recipe, run, config, recorder, undone)
+            _step_twice(recipe, model, task, recorder)
+        del model, run, task
         gc.collect()
     return recorder.recording
 
@@ -102,7 +97,13 @@ def _built(recipe: Recipe, config: Any, recorder: Recorder, undone: ExitStack) -
         if recipe.ranks > 1:
             from planner.dryrun.transformers import data_parallel
 
-            with recorder.holding(Holds.GRADIENTS):
+            must = (
+                f"{recipe.name} to be such that {_spread_by(recipe)} can spread it over {recipe.ranks} ranks"
+            )
+            with (
+                recorder.holding(Holds.GRADIENTS),
+                needed(must, "run it on one device"),
+            ):
                 spread = data_parallel.spread(recipe, model)
     recorder.hold([*model.parameters(), *model.buffers()], Holds.WEIGHTS)
     recorder.name_modules(model)
@@ -128,36 +129,42 @@ def _task(recipe: Recipe, model: Any, config: Any, recorder: Recorder, undone: E
 
 def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> None:
     trained = [one for one in model.parameters() if one.requires_grad]
-    optimizer = optimizer_of(recipe.update, model)
+    with needed(*_must_update(recipe)):
+        optimizer = optimizer_of(recipe.update, model)
     recorder.hold([one for one in task.inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
-    autocast = recipe.weights.autocast if recipe.objective is None else None
-    dtype = getattr(torch, autocast or "bfloat16")
-    # hooks of modules would be compiled with them, and again whenever they change
-    followed = nullcontext if recipe.compiled else recorder.modules_followed
     micro = min(recipe.num_microbatches, MOST_MICROBATCHES)
     for step in range(2):
-        if step:
-            recorder.recording.second_step = len(recorder.recording.trace)
-            recorder.recording.trace.reset_peaks()
-        recorder.phase = Phase.FORWARD
-        with followed(), torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
-            task.begin(micro)
-        for number in range(micro):
-            recorder.phase = Phase.FORWARD
-            with followed(), _synchronising(recipe, model, number == micro - 1):
-                with torch.autocast("cpu", dtype=dtype, enabled=autocast is not None):
-                    loss = task.loss() / micro
-                recorder.phase = Phase.BACKWARD
-                loss.backward()
-            del loss  # and what its graph holds beside tensors saved, as that of bitsandbytes' 8 bits does
+        recorder.begin_step(step)
+        _passes(recipe, model, task, recorder, micro)
         recorder.hold([one.grad for one in trained if one.grad is not None], Holds.GRADIENTS)
         recorder.phase = Phase.OPTIMIZER
-        _clip(recipe, trained)
-        optimizer.step()
+        with needed(*_must_update(recipe)):
+            _clip(recipe, trained)
+            optimizer.step()
         moments = (one for state in optimizer.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
         optimizer.zero_grad(set_to_none=True)
     recorder.recording.end = len(recorder.recording.trace)  # before the optimizer's own end
+
+
+def _passes(recipe: Recipe, model: Any, task: Any, recorder: Recorder, micro: int) -> None:
+    """The forward and backward passes of so many micro-batches."""
+    dtype = recipe.weights.autocast if recipe.objective is None else None
+    autocast = {"dtype": getattr(torch, dtype or "bfloat16"), "enabled": dtype is not None}
+    # hooks of modules would be compiled with them, and again whenever they change
+    followed = nullcontext if recipe.compiled else recorder.modules_followed
+    recorder.phase = Phase.FORWARD
+    with followed(), needed(*_must_run(recipe, model, "forward")), torch.autocast("cpu", **autocast):
+        task.begin(micro)
+    for number in range(micro):
+        recorder.phase = Phase.FORWARD
+        with followed(), _synchronising(recipe, model, number == micro - 1):
+            with needed(*_must_run(recipe, model, "forward")), torch.autocast("cpu", **autocast):
+                loss = task.loss() / micro
+            recorder.phase = Phase.BACKWARD
+            with needed(*_must_run(recipe, model, "backward")):
+                loss.backward()
+        del loss  # and what its graph holds beside tensors saved, as that of bitsandbytes' 8 bits does
 
 
 def _clip(recipe: Recipe, trained: list[Any]) -> None:
@@ -179,13 +186,25 @@ def _synchronising(recipe: Recipe, model: Any, last: bool) -> AbstractContextMan
     return accumulating(recipe, model)
 
 
-def _refusal(recipe: Recipe, model: Any, error: Exception) -> UnsupportedError:
-    """What is said of a model that could not be built (None), or whose step did not end."""
-    given = in_short(error)
-    if model is None:
-        must = f"a dry run needs a model that transformers {transformers.__version__} can build of {recipe.name}'s"
-        return UnsupportedError(f"{must} configuration", given)
-    names = inspect.signature(model.forward).parameters
+def _must_run(recipe: Recipe, model: Any, way: str) -> tuple[str, str]:
+    """What must hold of a pass, and a hint where the model takes more than tokens."""
+    under = f" under {_spread_by(recipe)}" if recipe.ranks > 1 else ""
+    must = f"a model whose {way} pass runs on tokens without data, here {recipe.name}'s{under}"
+    names = inspect.signature(model.forward).parameters if way == "forward" else ()
     others = [one for one in names if one.endswith(_BESIDE_TOKENS) and not one.startswith("output_")]
-    must = f"a dry run needs a model whose step runs on tokens without data, here {recipe.name}'s"
-    return UnsupportedError(must, given, f"it is not given {', '.join(others)}" if others else "")
+    return must, f"it is not given {', '.join(others)}" if others else ""
+
+
+def _must_update(recipe: Recipe) -> tuple[str, str]:
+    """What must hold of the optimizer, and a hint."""
+    under = f", spread by {_spread_by(recipe)}" if recipe.ranks > 1 else ""
+    must = (
+        f"an optimizer that updates weights without data, here {recipe.update} those of {recipe.name}{under}"
+    )
+    return must, "try another optimizer"
+
+
+def _spread_by(recipe: Recipe) -> str:
+    """What spreads the model over ranks."""
+    copies = "DDP" if recipe.sharding is Sharding.NONE else "FSDP2"
+    return f"{copies} with tensor parallelism" if recipe.tensor > 1 else copies

@@ -12,14 +12,34 @@ from typing import Any, Final
 import torch
 from transformers.optimization import Adafactor
 
+from planner.dialect import option
 from planner.dryrun.transformers.bitsandbytes_updates import BlockwiseAdam
-from planner.dryrun.transformers.recipe import Update
+from planner.dryrun.transformers.recipe import Recipe, Sharding, Update
+from planner.errors import UnsupportedError
 
 _RATE: Final = 1e-5
+# each ends a real step so, too: with bitsandbytes 0.50.2, and transformers 5.24
+_PLAIN_STATES: Final[Mapping[Update, str]] = {
+    Update.ADAMW_8BIT: "its kernels take plain tensors, and the scales of its states are such beside sharded weights",
+    Update.ADEMAMIX: "its kernels take plain tensors, and its averages are such beside sharded weights",
+    Update.ADAFACTOR: "its averages over rows and columns are plain tensors, added to what is sharded",
+}
+
+
+def check_update(recipe: Recipe) -> None:
+    """Raises `UnsupportedError` for an optimizer that fails on weights that FSDP2 shards, on a device as well."""
+    why = _PLAIN_STATES.get(recipe.update)
+    if why is not None and recipe.sharding is not Sharding.NONE:
+        must = f"{recipe.update} cannot update what FSDP2 shards: {why}"
+        other = (
+            f"{option('set', 'zero=0')}, or another optimizer" if recipe.tensor == 1 else "another optimizer"
+        )
+        raise UnsupportedError(must, "ZeRO stage 2 or 3", other)
 
 
 def optimizer_of(update: Update, model: Any) -> Any:
-    """The optimizer of what is trained of a model."""
+    """The optimizer of what is trained of a model, which DDP may lie around."""
+    model = getattr(model, "module", model)
     trained = [one for one in model.parameters() if one.requires_grad]
     return _MADE[update](trained, model)
 
