@@ -46,6 +46,8 @@ class RankMemory:
     allocated_peak: int
     reserved_peak: int
     first_step_allocated_peak: int
+    built_allocated_peak: int
+    """The most while the step is built, before the first one: a process has needed that once."""
     phase: Phase
     """When most is allocated, and by which operation of which module."""
     operation: str
@@ -89,7 +91,8 @@ def memory_of(
         rank=rank,
         allocated_peak=peaks.allocated,
         reserved_peak=peaks.reserved if held.out_of_memory else held.last_peaks.reserved,
-        first_step_allocated_peak=int(free.allocated_timeline[:first].max(initial=0)),
+        first_step_allocated_peak=int(free.allocated_timeline[recording.first_step : first].max(initial=0)),
+        built_allocated_peak=int(free.allocated_timeline[: recording.first_step].max(initial=0)),
         phase=made.phase,
         operation=made.name,
         module=made.module,

@@ -18,6 +18,7 @@ from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
 from planner.dryrun.recording import Phase
 from planner.dryrun.timing.step import RankTime
+from planner.report.dryrun_file import needed_once
 from planner.report.snapshot import snapshot_facts, snapshot_section
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.report.words import dumped, texts
@@ -117,7 +118,7 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
     ran = ", ".join(f"{name} {version}" for name, version in found.software.items())
     rows = [
         ("when", f"{worst.phase}: {_short(worst.operation)}", worst.module),
-        ("first step", f"{_gib(worst.first_step_allocated_peak)} GiB", "allocated, before there are moments"),
+        *((name, f"{_gib(size)} GiB", said) for name, size, said in needed_once(worst)),
         ("estimate", *_estimate(found)),
         ("ran", f"{worst.operations:,} operations", f"a step, of {ran}"),
     ]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from planner.dryrun.outcome import RankMemory
 from planner.dryrun.recording import Holds, Phase
 from planner.spec.findings import Said
 from planner.spec.verdict import MemoryVerdict
@@ -55,6 +56,7 @@ class RankFile(_Record):
     allocated_peak: Bytes
     reserved_peak: Bytes
     first_step_allocated_peak: Bytes
+    built_allocated_peak: Bytes = 0
     phase: Phase
     operation: str
     module: str
@@ -115,3 +117,12 @@ class DryRunFile(_Record):
     def worst(self) -> RankFile:
         """The rank that needs most."""
         return max(self.ranks, key=lambda one: one.reserved_peak)
+
+
+def needed_once(rank: RankMemory | RankFile) -> list[tuple[str, int, str]]:
+    """What a process needs once [bytes]: in its first step, and while it is built where that is the most."""
+    first, built = rank.first_step_allocated_peak, rank.built_allocated_peak
+    rows = [("first step", first, "allocated, with moments that its update makes")]
+    if built > max(first, rank.allocated_peak):
+        rows.insert(0, ("building", built, "allocated once, before the first step"))
+    return rows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planner.report import charts, dryrun_charts
 from planner.report.dryrun_charts import short, word_of
-from planner.report.dryrun_file import DryRunFile, RankFile, SnapshotFile
+from planner.report.dryrun_file import DryRunFile, RankFile, SnapshotFile, needed_once
 from planner.report.facts import MEMORY_WORDS, Figure
 from planner.report.page import Block, Page, Section, Tone, chart, lines, table
 from planner.report.snapshot import HEADS, remarks, unmatched_rows
@@ -58,7 +58,7 @@ def _answer(result: DryRunFile, worst: RankFile) -> list[Block]:
             _gib(worst.reserved_peak),
             f"of {_gib(worst.limit)} that the allocator can have",
         ),
-        Figure("first step", _gib(worst.first_step_allocated_peak), "allocated, before there are moments"),
+        *(Figure(name, _gib(size), said) for name, size, said in needed_once(worst)),
     ]
     if result.estimated_peak is not None:
         figures.append(Figure("estimate", _gib(result.estimated_peak), "with all that lies outside PyTorch"))

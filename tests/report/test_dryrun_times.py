@@ -14,7 +14,8 @@ from planner.spec.verdict import MemoryVerdict
 
 GIB = 2**30
 MEMORY = RankMemory(
-    rank=0, allocated_peak=GIB, reserved_peak=GIB, first_step_allocated_peak=GIB, phase=Phase.FORWARD,
+    rank=0, allocated_peak=GIB, reserved_peak=GIB, first_step_allocated_peak=GIB, built_allocated_peak=0,
+    phase=Phase.FORWARD,
     operation="aten.mm.default", module="model", alive=(), blocks=(), operations=10, timeline=(),
     host_peak=0, limit=2 * GIB,
     verdict=MemoryVerdict.FITS, out_of_memory=None, helped_by=(),
