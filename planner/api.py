@@ -1,4 +1,4 @@
-"""How does a program ask? `planner.plan`, `planner.estimate`, `planner.compare`, `planner.size`.
+"""How does a program ask? `planner.plan`, `planner.estimate`, `planner.dry_run`, `planner.compare`, `planner.size`.
 
     import planner
     best = planner.plan("llama-3.1-70b", "dgx-h100", gpus=512, tokens="15T")
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from planner.answer.compare import Comparison, comparison_of
 from planner.answer.estimate import make_estimate
@@ -24,16 +24,21 @@ from planner.answer.size import Sizing, size_of
 from planner.ask.option import given_kinds, options_of, values_of
 from planner.ask.question import (
     ComparisonQuestion,
+    DryrunQuestion,
     EstimateQuestion,
     Request,
     SearchQuestion,
     SizeQuestion,
 )
 from planner.dialect import as_keyword, in_words, only
-from planner.dryrun.extra import runner_for
+from planner.dryrun.allocator.settings import read_alloc_conf
+from planner.dryrun.extra import require_extra, runner_for
 from planner.errors import InputError, PlannerError, nearest_names
 from planner.report.words import worded
 from planner.spec.planfile import Plan
+
+if TYPE_CHECKING:
+    from planner.dryrun.question import DryRun
 
 Given = ParamSpec("Given")
 Asked = TypeVar("Asked")
@@ -100,6 +105,17 @@ def estimate(asked: EstimateQuestion) -> Plan:
     from planner.dryrun.confirm import beside
 
     return beside(make_estimate(asked), run)
+
+
+@_asked_as(DryrunQuestion)
+def dry_run(asked: DryrunQuestion) -> DryRun:
+    """What the one configuration that `set` names does to its devices, by its software's own step on tensors without
+    data: peaks, times, what is held. Raises `PlannerError`."""
+    from planner.dryrun.question import make_dryrun
+
+    settings = read_alloc_conf(asked.alloc_conf)
+    require_extra()
+    return make_dryrun(asked, settings, asked.largest, asked.longest)
 
 
 @_asked_as(ComparisonQuestion)

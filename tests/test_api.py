@@ -19,7 +19,7 @@ from planner.answer.estimate import make_estimate
 from planner.answer.plan import make_plan
 from planner.answer.size import Sizing
 from planner.ask.option import options_of
-from planner.ask.question import Options, SearchQuestion
+from planner.ask.question import DryrunQuestion, Options, SearchQuestion
 from planner.ask.request import Request
 from planner.dialect import as_keyword, only
 from planner.errors import InputError
@@ -144,6 +144,7 @@ def test_signatures_name_every_keyword() -> None:
     for function, own in (
         (planner.plan, {"gpus", "top", "objective", "time_limit", "effort", "borderline", "dryrun", "alloc_conf"}),
         (planner.estimate, {"gpus", "dryrun", "alloc_conf"}),
+        (planner.dry_run, {*options_of(DryrunQuestion)} - shared - {"model", "cluster"}),
         (planner.compare, {"gpus", "objective"}), (planner.size, {"days", "budget", "min", "max_gpus", "spare_nodes"}),
     ):  # fmt: skip
         found = inspect.signature(function).parameters

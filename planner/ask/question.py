@@ -206,6 +206,10 @@ class DryrunQuestion(Question):
     num_iterations: Option[int, int] = option(
         read.whole(example="2"), Group.METHOD,
         "With grpo, steps on the same completions; above 1 their old policy is run too.", default=1)
+    largest: Option[bool, bool] = option(
+        read.SWITCH, Group.SEARCH, "Also find the largest micro-batch that runs.", default=False)
+    longest: Option[bool, bool] = option(
+        read.SWITCH, Group.SEARCH, "Also find the longest sequence that runs.", default=False)
     use_reentrant: Option[bool, bool] = option(
         read.SWITCH, Group.METHOD, f"With {said('set', 'recompute=full')}: PyTorch's older way of checkpointing.",
         default=False)

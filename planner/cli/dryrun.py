@@ -29,12 +29,6 @@ EPILOG = (
 
 def dryrun(
     asked: DryrunQuestion,
-    largest: Annotated[
-        bool, typer.Option("--largest", help="Also find the largest micro-batch that runs.")
-    ] = False,
-    longest: Annotated[
-        bool, typer.Option("--longest", help="Also find the longest sequence that runs.")
-    ] = False,
     snapshot: Annotated[
         Path | None,
         typer.Option(
@@ -58,7 +52,7 @@ def dryrun(
     with progress("reading the snapshot"):
         own = None if snapshot is None else _run_of(snapshot)
     with progress("running the step"):
-        found = make_dryrun(asked, settings, largest, longest)
+        found = make_dryrun(asked, settings, asked.largest, asked.longest)
     beside = None if own is None else laid_beside(own, found.worst)
     answer = Answer(found.fits, dryrun_facts(found, beside), dryrun_document(found, beside))
     return tell(answer, as_json, output)

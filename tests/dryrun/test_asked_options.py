@@ -36,6 +36,7 @@ SAID: dict[str, dict[str, Any]] = {
     "completion_len": {"method": "dpo", "gpus": 1, "completion_len": 9},
     "beta": {"method": "grpo", "gpus": 1, "beta": 0.3},
     "num_iterations": {"method": "grpo", "gpus": 1, "num_iterations": 2},
+    "largest": {"largest": True}, "longest": {"longest": True},
     "use_reentrant": {"set": {"recompute": 2}, "use_reentrant": True},
 }  # fmt: skip
 Ran = list[Any]
@@ -64,7 +65,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
 def what_runs(ran: Ran, **said: Any) -> Ran:
     ran.clear()
     asked = DryrunQuestion(MODEL, CLUSTER, **{"seq_len": 256, "global_batch": 8} | said)
-    make_dryrun(asked, read_alloc_conf(asked.alloc_conf))
+    make_dryrun(asked, read_alloc_conf(asked.alloc_conf), asked.largest, asked.longest)
     return list(ran)
 
 
