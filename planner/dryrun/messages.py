@@ -40,6 +40,7 @@ _SENT: Final = {
     "alltoall_base_": ("all_to_all", 1),
     "broadcast_": ("broadcast", 0),
     "reduce_": ("broadcast", 0),  # the same chain the other way round
+    "barrier": ("all_reduce", 0),  # of one number
     "send": ("p2p", 0),
     "recv_": ("p2p", 0),
     "all_reduce": ("all_reduce", 0),
@@ -56,10 +57,12 @@ _SENT: Final = {
     "shard_dim_alltoall": ("all_to_all", 0),
     "broadcast": ("broadcast", 0),
 }
+# that give a `Work`; some are called otherwise in older releases
 _CALLS: Final = (
-    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "_allgather_base",
-    "allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-    "alltoall", "alltoall_base", "broadcast", "reduce", "send", "recv",
+    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "_allgather_base", "all_gather_single",
+    "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "alltoall",
+    "alltoall_base", "all_to_all_single", "broadcast", "reduce", "send", "recv", "_end_coalescing",
 )  # fmt: skip
 
 
@@ -114,7 +117,7 @@ def works_followed(recorder: Recorder) -> Iterator[None]:
         return own(work, *args, **kwargs)
 
     with ExitStack() as stack:
-        for name in _CALLS:
+        for name in filter(ProcessGroup.__dict__.__contains__, _CALLS):
             stack.enter_context(patch.object(ProcessGroup, name, called(getattr(ProcessGroup, name))))
         stack.enter_context(patch.object(FakeWork, "wait", wait))
         yield

@@ -266,7 +266,8 @@ class _Runs:
 def _times(
     problem: Problem, config: ParallelConfig, recipe: AnyRecipe, recorded: Sequence[tuple[int, Recording]]
 ) -> tuple[RankTime, ...]:
-    """None of stages of a pipeline, of software that is not timed, and of messages whose time is not known."""
+    """None of stages of a pipeline, of states on the host, of software that is not timed, and of messages whose time is
+    not known."""
     kernels, links = rates_of(problem.cluster)
     device, wires, host = (
         Device(problem.cluster.accelerator, kernels),
@@ -276,7 +277,7 @@ def _times(
     sent = (
         one.message for _, recording in recorded for one in recording.operations if one.message is not None
     )
-    timed = SOFTWARE[problem.stack.framework].timed and config.pp == 1
+    timed = SOFTWARE[problem.stack.framework].timed and config.pp == 1 and not config.offload
     if not timed or not all(map(wires.knows, sent)):
         return ()
     return tuple(time_of(one, device, host, recipe.num_microbatches, wires) for _, one in recorded)

@@ -81,7 +81,7 @@ class Software:
 
 SOFTWARE: Final[Mapping[str, Software]] = {  # by the name that stacks have for the framework
     TRANSFORMERS: Software(transformers_recipe, "transformers.step", ("torch", "transformers", "peft"), timed=True),
-    "deepspeed": Software(deepspeed_recipe, "deepspeed.step", ("torch", "transformers", "deepspeed")),
+    "deepspeed": Software(deepspeed_recipe, "deepspeed.step", ("torch", "transformers", "deepspeed"), timed=True),
     "megatron": Software(
         megatron_recipe, "megatron.step", ("torch", "megatron-core"),
         assumptions=(finding("megatron_core_layers", release=RELEASE),),

@@ -33,7 +33,7 @@ _COLUMNS: Final = 72
 _TIMES: Final = ("step", "forward", "backward", "optimizer")
 _MARKS: Final = {Phase.FORWARD: "f", Phase.BACKWARD: "b", Phase.OPTIMIZER: "o"}
 
-_NO_TIME: Final = "not told: part of the step runs on the host, or waits for other stages of a pipeline"
+_NO_TIME: Final = "not told: of pipelines, of Megatron, and of states on the host"
 
 
 def dryrun_facts(found: DryRun, beside: Beside | None = None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _peak(found: DryRun) -> list[tuple[str, str, str]]:
         held = f"{_gib(failed.allocated)} allocated, {_gib(failed.unallocated)} reserved but unallocated"
         rows.insert(1, ("out of memory", f"{_gib(failed.tried)} GiB", f"asked for, {held}"))
     if worst.helped_by:
-        rows.insert(1, ("would fit with", " or ".join(worst.helped_by), "as --alloc-conf"))
+        rows.insert(1, ("would fit with", " or ".join(worst.helped_by), f"as {option('alloc_conf')}"))
     return rows
 
 

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from planner.catalog.cluster_rates import rates_of
+from planner.catalog.load_host import load_host_rates
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.deepspeed.recipe import DeepspeedRecipe, deepspeed_recipe
 from planner.dryrun.outcome import RankMemory, memory_of
+from planner.dryrun.timing.kernels import Device
+from planner.dryrun.timing.messages import Wires
+from planner.dryrun.timing.step import time_of
 from planner.errors import UnsupportedError
+from planner.spec.machine.load_cluster import load_cluster
 from tests.dryrun.steps import HOPPER, LIMIT, PARAMETERS, PLAIN
 from tests.dryrun.test_dryrun_question import asked, posed
 
@@ -57,6 +63,25 @@ def test_states_on_the_host_take_its_memory() -> None:
     # two moments as they are; masters and gradients in fp32 are pinned, in powers of two
     pinned = 1 << (4 * PARAMETERS - 1).bit_length()
     assert there.host_peak >= 8 * PARAMETERS + 2 * pinned
+
+
+def test_messages_are_written_down_with_what_waits_for_them() -> None:
+    """ZeRO-3 gathers ahead in a queue of its own, and waits for what a layer needs."""
+    from planner.dryrun.deepspeed.step import record_step
+
+    found = record_step(recipe(3, ranks=4), HOPPER)
+    cluster = load_cluster("dgx-h100", 4)
+    kernels, links = rates_of(cluster)
+    wires, device = Wires(cluster, links), Device(cluster.accelerator, kernels)
+    kinds = {one.message.kind for one in found.operations if one.message and one.first > found.second_step}
+    assert {"all_gather", "reduce_scatter"} <= kinds
+    assert all(wires.knows(one.message) for one in found.operations if one.message)
+    awaited = {one.end for one in found.waits}
+    apart = [i for i, one in enumerate(found.operations) if one.message and one.message.apart]
+    assert set(apart) <= awaited
+    told = time_of(found, device, load_host_rates(), 1, wires)
+    assert told.step >= max(told.busy, told.forward + told.backward)
+    assert told.messages > 0
 
 
 def test_one_process_can_run_one_dry_run_after_the_other() -> None:
