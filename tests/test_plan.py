@@ -431,6 +431,7 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_exchanged_by_and_recomputed_is_searched() -> None:
     """A plan is as fast as the fastest of those with the exchange, the modules and the shards named."""
     long = Request("llama-3.1-8b", "dgx-a100", 8, seq_len=16384, global_batch="64", top=1, without=AS_NAMED)
@@ -793,6 +794,7 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("borderline" in caution for caution in cautions(bold))
 
 
+@pytest.mark.slow
 def test_a_gain_within_the_scatter_of_runs_is_not_worth_the_risk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.ask.request.stack_to_plan", _unsure)
     request = Request("llama-3.1-8b", "dgx-h100", 8, seq_len=8192, global_batch="64", top=3, without=AS_NAMED)
