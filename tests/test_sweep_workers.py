@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from planner.answer.planners import Tasks, end_pool, spawned_pool
 from planner.ask.request import Request
 from planner.cli.sweep_workers import here, pool
 from planner.spec.rows import Row
@@ -105,6 +107,47 @@ def test_processes_end_with_a_killed_parent() -> None:
         except subprocess.TimeoutExpired:
             os.kill(worker, signal.SIGKILL)
             raise
+
+
+def worked() -> None:
+    executor = spawned_pool(1)
+    try:
+        tasks = Tasks[int](executor)
+        for number in range(40):
+            tasks.give(number, abs, -number)
+        while tasks:
+            tasks.next()
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        end_pool(executor)
+
+
+class Told(BaseException):
+    """What a handler of a signal raises."""
+
+
+@pytest.mark.parametrize("locks", range(0, 40, 8))
+def test_a_pool_ends_wherever_a_signal_came(locks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also as a lock was just taken, and the block that gives it back not yet entered."""
+    own, main, left = threading.Condition.__enter__, threading.get_ident(), iter(range(locks))
+
+    def told(number: int, frame: object) -> None:
+        raise Told
+
+    def entered(condition: threading.Condition) -> bool:
+        found = own(condition)
+        if threading.get_ident() == main and next(left, None) is None:
+            monkeypatch.setattr(threading.Condition, "__enter__", own)
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    before = signal.signal(signal.SIGTERM, told)
+    try:
+        monkeypatch.setattr(threading.Condition, "__enter__", entered)
+        with pytest.raises(Told):
+            worked()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_sweep_told_to_end_cleans_up_and_keeps_what_is_done(tmp_path: Path) -> None:

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from types import TracebackType
-from typing import Self
+from contextlib import contextmanager
+from queue import SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
 
 from planner.answer.outcome import check_whole
 from planner.answer.plan import make_plan
 from planner.ask.request import Request
 from planner.spec.planfile import Plan
+
+_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def spawned_pool(processes: int) -> ProcessPoolExecutor:
@@ -23,11 +29,66 @@ def spawned_pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Have signals whose handlers may raise wait until it is left: an exception that comes when a lock of a pool is
+    taken, and its block not yet entered, would hold the lock for ever, and the end of the pool wait for it."""
+    came: list[int] = []
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    try:
+        if threading.current_thread() is threading.main_thread():  # where handlers run
+            for number in filter(None, (getattr(signal, name, None) for name in _SIGNALS)):
+                if callable(handler := signal.getsignal(number)):
+                    before[number] = handler
+                    signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
 def end_pool(pool: ProcessPoolExecutor) -> None:
     """End the processes of a pool, whatever they do, and what they share."""
-    for process in list((pool._processes or {}).values()):
-        process.terminate()
-    pool.shutdown(wait=True, cancel_futures=True)
+    with signals_held():
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+Value = TypeVar("Value")
+
+
+class Tasks(Generic[Value]):
+    """What a pool was given to do, each by a name, and its results in the order in which they are ready."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+        self._done: SimpleQueue[Future[Value]] = (
+            SimpleQueue()
+        )  # waits without a lock that an exception could leave
+        self._names: dict[Future[Value], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def give(self, name: int, function: Callable[..., Value], *args: Any) -> None:
+        """Have it done."""
+        with signals_held():
+            future = self._pool.submit(function, *args)
+            self._names[future] = name
+            future.add_done_callback(self._done.put)
+
+    def next(self) -> tuple[int, Value]:
+        """The next one that is ready, waited for. Raises what it raised."""
+        future = self._done.get()
+        with signals_held():
+            return self._names.pop(future), future.result()
 
 
 def _end_with_parent() -> None:
@@ -65,7 +126,8 @@ class Planners:
             return
         if self._pool is None:
             self._pool = spawned_pool(self.processes)
-        self._waiting[repr(request)] = self._pool.submit(make_plan, request)
+        with signals_held():
+            self._waiting[repr(request)] = self._pool.submit(make_plan, request)
 
     def plan(self, request: Request) -> Plan:
         """The plan. Raises `PlannerError`; `KeyboardInterrupt` rather than half an answer."""

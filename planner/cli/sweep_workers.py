@@ -9,13 +9,12 @@ of its point. A worker that dies is replaced and its points are asked again. Lef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
 from planner.answer.outcome import check_whole
 from planner.answer.plan import make_plan
-from planner.answer.planners import end_pool, spawned_pool
+from planner.answer.planners import Tasks, end_pool, spawned_pool
 from planner.ask.load_sweep import IN_FILE
 from planner.ask.request import Request
 from planner.errors import InputError, PlannerError
@@ -81,17 +80,14 @@ def _give_up(deaths: int) -> None:
 
 def _pool_round(points: Mapping[int, Request], processes: int) -> Iterator[Answer]:
     """Until all are answered or a process dies."""
-    waiting, pending = iter(list(points.items())), dict[Future[list[Row]], int]()
-    with spawned_pool(processes) as executor:
-        try:
-            while True:
-                while len(pending) < AHEAD * processes and (point := next(waiting, None)):
-                    pending[executor.submit(answer_point, point[1])] = point[0]
-                if not pending:
-                    return
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    rows = future.result()
-                    yield pending.pop(future), rows
-        finally:
-            end_pool(executor)  # all is answered, or nobody waits for the rest
+    waiting, executor = iter(list(points.items())), spawned_pool(processes)
+    try:
+        tasks = Tasks[list[Row]](executor)
+        while True:
+            while len(tasks) < AHEAD * processes and (point := next(waiting, None)):
+                tasks.give(point[0], answer_point, point[1])
+            if not tasks:
+                return
+            yield tasks.next()
+    finally:
+        end_pool(executor)  # all is answered, or nobody waits for the rest
