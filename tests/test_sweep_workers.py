@@ -112,11 +112,12 @@ def test_processes_end_with_a_killed_parent() -> None:
 def worked() -> None:
     executor = spawned_pool(1)
     try:
-        tasks = Tasks[int](executor)
+        tasks = Tasks[int, int](executor)
         for number in range(40):
             tasks.give(number, abs, -number)
         while tasks:
-            tasks.next()
+            number, result = tasks.next()
+            assert result() == number
         signal.raise_signal(signal.SIGTERM)
     finally:
         end_pool(executor)

@@ -61,34 +61,40 @@ def end_pool(pool: ProcessPoolExecutor) -> None:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+Name = TypeVar("Name")
 Value = TypeVar("Value")
 
 
-class Tasks(Generic[Value]):
-    """What a pool was given to do, each by a name, and its results in the order in which they are ready."""
+class Tasks(Generic[Name, Value]):
+    """What a pool was given to do, each by a name, and its results in the order in which they are ready.
+
+    They come through a queue, whose `get` takes no lock that an exception could leave taken.
+    """
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
-        self._done: SimpleQueue[Future[Value]] = (
-            SimpleQueue()
-        )  # waits without a lock that an exception could leave
-        self._names: dict[Future[Value], int] = {}
+        self._done: SimpleQueue[Future[Value]] = SimpleQueue()
+        self._names: dict[Future[Value], Name] = {}
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def give(self, name: int, function: Callable[..., Value], *args: Any) -> None:
+    def give(self, name: Name, function: Callable[..., Value], *args: Any) -> None:
         """Have it done."""
         with signals_held():
             future = self._pool.submit(function, *args)
             self._names[future] = name
             future.add_done_callback(self._done.put)
 
-    def next(self) -> tuple[int, Value]:
-        """The next one that is ready, waited for. Raises what it raised."""
+    def next(self) -> tuple[Name, Callable[[], Value]]:
+        """The next one that is ready, waited for, and what gives its result, or raises what it raised."""
         future = self._done.get()
-        with signals_held():
-            return self._names.pop(future), future.result()
+
+        def result() -> Value:
+            with signals_held():
+                return future.result()
+
+        return self._names.pop(future), result
 
 
 def _end_with_parent() -> None:
@@ -109,7 +115,8 @@ class Planners:
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
         self._pool: ProcessPoolExecutor | None = None
-        self._waiting: dict[str, Future[Plan]] = {}
+        self._tasks: Tasks[str, Plan] | None = None
+        self._foreseen: dict[str, Callable[[], Plan] | None] = {}  # None: not ready
 
     def __enter__(self) -> Self:
         return self
@@ -122,16 +129,26 @@ class Planners:
 
     def foresee(self, request: Request) -> None:
         """It will probably be asked for; only with several processes anything is done."""
-        if self.processes < 2 or repr(request) in self._waiting:
+        name = repr(request)
+        if self.processes < 2 or name in self._foreseen:
             return
-        if self._pool is None:
+        if self._pool is None or self._tasks is None:
             self._pool = spawned_pool(self.processes)
-        with signals_held():
-            self._waiting[repr(request)] = self._pool.submit(make_plan, request)
+            self._tasks = Tasks(self._pool)
+        self._tasks.give(name, make_plan, request)
+        self._foreseen[name] = None
 
     def plan(self, request: Request) -> Plan:
         """The plan. Raises `PlannerError`; `KeyboardInterrupt` rather than half an answer."""
-        foreseen = self._waiting.get(repr(request))
-        plan = make_plan(request) if foreseen is None else foreseen.result()
+        plan = self._foreseen_plan(repr(request)) or make_plan(request)
         check_whole(plan)
         return plan
+
+    def _foreseen_plan(self, name: str) -> Plan | None:
+        """That of another process, waited for; None where none was asked. Raises what making it raised."""
+        if self._tasks is None or name not in self._foreseen:
+            return None
+        while (made := self._foreseen[name]) is None:
+            ready, result = self._tasks.next()
+            self._foreseen[ready] = result
+        return made()

@@ -82,12 +82,13 @@ def _pool_round(points: Mapping[int, Request], processes: int) -> Iterator[Answe
     """Until all are answered or a process dies."""
     waiting, executor = iter(list(points.items())), spawned_pool(processes)
     try:
-        tasks = Tasks[list[Row]](executor)
+        tasks = Tasks[int, list[Row]](executor)
         while True:
             while len(tasks) < AHEAD * processes and (point := next(waiting, None)):
                 tasks.give(point[0], answer_point, point[1])
             if not tasks:
                 return
-            yield tasks.next()
+            number, rows = tasks.next()
+            yield number, rows()
     finally:
         end_pool(executor)  # all is answered, or nobody waits for the rest

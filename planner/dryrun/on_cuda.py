@@ -11,7 +11,7 @@ whose results are as large as those of the flash kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -55,9 +55,8 @@ def cuda_branches(capability: tuple[int, int]) -> Iterator[None]:
             func,
         ) in _FUSED.items():  # to be there is all that PyTorch asks of them to run them whole
             library.impl(operation, func, "CPU")
-        functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = (
-            _attend if capability >= _FLASH_FROM else _attend_without_flash
-        )
+        attention = _attention(flash=capability >= _FLASH_FROM)
+        functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = attention
         torch.nn.Module._apply = _apply
         yield
     finally:
@@ -112,35 +111,29 @@ def _grouped_product(left: Any, right: Any, offs: Any = None, bias: Any = None, 
     return left.new_empty_strided(size, strides, dtype=dtype)
 
 
-def _attend(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = (one.to(dtype) for one in (query, key, value))
-    if query.dim() == 4 and _runs_flash(query, key, value, attn_mask):
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
-            0
-        ]
-    return _attend_without_flash(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+def _attention(flash: bool) -> Callable[..., Any]:
+    """PyTorch's attention, on a device that has the flash kernel or not."""
 
-
-def _attend_without_flash(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = (one.to(dtype) for one in (query, key, value))
-    if query.dim() == 4 and key.shape[1] == query.shape[1]:
-        needed = torch.is_grad_enabled() and query.requires_grad
-        return aten._scaled_dot_product_efficient_attention(
-            query, key, value, _aligned(attn_mask, query, key), needed, dropout_p, is_causal, scale=scale
+    def attend(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+            query, key, value = (one.to(dtype) for one in (query, key, value))
+        if flash and query.dim() == 4 and _runs_flash(query, key, value, attn_mask):
+            kernel = aten._scaled_dot_product_flash_attention
+            return kernel(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        if query.dim() == 4 and key.shape[1] == query.shape[1]:
+            needed = torch.is_grad_enabled() and query.requires_grad
+            return aten._scaled_dot_product_efficient_attention(
+                query, key, value, _aligned(attn_mask, query, key), needed, dropout_p, is_causal, scale=scale
+            )[0]
+        return aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
-    return aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
+
+    return attend
 
 
 def _runs_flash(query: Any, key: Any, value: Any, mask: Any) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.errors import UnsupportedError
+from planner.spec.job import Job, Optimizer
+from planner.spec.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,22 @@ class Refused:
     what: str
     there: bool
     instead: str
+
+
+def other_optimizer(job: Job, run: Optimizer = Optimizer.ADAMW) -> Refused:
+    """Any but the one that is run."""
+    return Refused(f"the optimizer {job.optimizer}", job.optimizer is not run, option("optimizer", run))
+
+
+def other_precision(job: Job, *run: Precision) -> Refused:
+    """Any but those that are run; the first of them is what to take."""
+    return Refused(f"the precision {job.precision}", job.precision not in run, option("precision", run[0]))
+
+
+def uneven_texts(job: Job) -> Refused:
+    """Texts of several lengths in a batch."""
+    there = job.mean_length is not None or job.packed
+    return Refused("padded or packed batches", there, leave_out("mean_len"))
 
 
 def refuse(must: str, refused: Iterable[Refused]) -> None:

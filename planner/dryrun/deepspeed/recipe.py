@@ -11,11 +11,18 @@ from typing import Any
 
 from planner.dialect import option
 from planner.dryrun.asked import Asked
-from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
+from planner.dryrun.refused import (
+    Refused,
+    leave_out,
+    other_optimizer,
+    other_precision,
+    refuse,
+    stack_without,
+    uneven_texts,
+)
 from planner.dryrun.transformers.recipe import Checkpointing, Recipe, Weights
 from planner.frameworks.deepspeed.settings import settings_of
 from planner.spec.config import OFFLOAD_ACTIVATIONS, Recompute
-from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 
 
@@ -64,18 +71,10 @@ def _check(asked: Asked) -> None:
             bool(config.offload & OFFLOAD_ACTIVATIONS),
             f"leave activations out of {option('set', 'offload=...')}",
         ),
-        Refused(
-            f"the optimizer {job.optimizer}",
-            job.optimizer is not Optimizer.ADAMW,
-            option("optimizer", Optimizer.ADAMW),
-        ),
-        Refused(
-            f"the precision {job.precision}",
-            job.precision not in (Precision.BF16, Precision.FP16),
-            option("precision", Precision.BF16),
-        ),
+        other_optimizer(job),
+        other_precision(job, Precision.BF16, Precision.FP16),
         Refused("adapters", job.lora_rank is not None, leave_out("lora_rank")),
-        Refused("padded or packed batches", job.mean_length is not None or job.packed, leave_out("mean_len")),
+        uneven_texts(job),
         Refused(
             "selective recomputation, which transformers does not have",
             config.recompute == Recompute.SELECTIVE,

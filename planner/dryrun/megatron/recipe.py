@@ -11,13 +11,12 @@ from typing import Final
 
 from planner.dialect import option
 from planner.dryrun.asked import Asked
-from planner.dryrun.refused import Refused, leave_out, refuse
+from planner.dryrun.refused import Refused, leave_out, other_optimizer, other_precision, refuse, uneven_texts
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.arguments import option_groups
 from planner.frameworks.megatron.parse_model import pattern
 from planner.spec.config import OFFLOAD_LABELS, CudaGraphs, ParallelConfig
-from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import AttentionKernel
 
@@ -124,9 +123,9 @@ def _check(launch: Launch) -> None:
     model, config, job, kernels = launch.model, launch.config, launch.job, stack.kernels
     other = f"{option('stack', _ANY_MODEL)} runs it"
     refused = [
-        Refused(f"the precision {job.precision}", job.precision is not Precision.BF16, option("precision", "bf16")),
-        Refused(f"the optimizer {job.optimizer}", job.optimizer is not Optimizer.ADAMW, option("optimizer", "adamw")),
-        Refused("padded or packed batches", job.mean_length is not None or job.packed, leave_out("mean_len")),
+        other_precision(job, Precision.BF16),
+        other_optimizer(job),
+        uneven_texts(job),
         Refused(f"context parallelism (cp={config.cp})", config.cp > 1, option("set", "cp=1")),
         Refused(f"zero={config.zero}, which is Megatron-FSDP", config.zero > 1, option("set", "zero=1")),
         Refused(

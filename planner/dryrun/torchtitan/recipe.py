@@ -13,14 +13,21 @@ from typing import Any, Final
 from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.dryrun.asked import Asked
-from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
+from planner.dryrun.refused import (
+    Refused,
+    leave_out,
+    other_optimizer,
+    other_precision,
+    refuse,
+    stack_without,
+    uneven_texts,
+)
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import CLI, chunks_loss, compiles
 from planner.frameworks.torchtitan.options import recompute_mode
 from planner.frameworks.torchtitan.settings import settings_of
 from planner.spec.attention import AttentionKind, QkNorm
-from planner.spec.job import Optimizer
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
@@ -137,20 +144,12 @@ def _check(launch: Launch) -> None:
             option("stack", EAGER) if compiled else stack_without(stack, options),
         ),
         Refused(f"context parallelism of {config.cp}", config.cp > 1, option("set", "cp=1")),
-        Refused(
-            f"the optimizer {job.optimizer}",
-            job.optimizer is not Optimizer.ADAMW,
-            option("optimizer", Optimizer.ADAMW),
-        ),
-        Refused(
-            f"the precision {job.precision}",
-            job.precision is not Precision.BF16,
-            option("precision", Precision.BF16),
-        ),
+        other_optimizer(job),
+        other_precision(job, Precision.BF16),
         Refused("LoRA", job.lora_rank is not None, leave_out("lora_rank")),
         Refused("offload", bool(config.offload), option("set", "offload=none")),
         Refused("CUDA graphs", bool(config.cuda_graph_impl), option("set", "cuda_graph_impl=none")),
-        Refused("padded or packed batches", job.mean_length is not None or job.packed, leave_out("mean_len")),
+        uneven_texts(job),
         Refused(
             f"the schedule {launch.schedule.label}, which splits the backward pass",
             launch.schedule.label in ("zb-h1", "zb-v", "dualpipev"),

@@ -20,7 +20,7 @@ from planner.catalog.stack_options import (
 )
 from planner.dialect import option
 from planner.dryrun.asked import Asked
-from planner.dryrun.refused import Refused, leave_out, refuse, stack_without
+from planner.dryrun.refused import Refused, leave_out, other_precision, refuse, stack_without
 from planner.dryrun.transformers.methods import trained_as
 from planner.dryrun.transformers.recipe import (
     Adapters,
@@ -128,11 +128,7 @@ def _check(asked: Asked) -> None:
             FOREACH in options and job.optimizer in _UPDATES,
             stack_without(stack, [FOREACH]),
         ),
-        Refused(
-            f"the precision {job.precision}",
-            job.precision not in (Precision.BF16, Precision.FP16),
-            option("precision", Precision.BF16),
-        ),
+        other_precision(job, Precision.BF16, Precision.FP16),
         Refused(
             f"frozen weights of {job.frozen_bits} bits",
             job.frozen_bits not in (16, 8, 4),
@@ -149,11 +145,6 @@ def _check(asked: Asked) -> None:
             f"{stack_without(stack, [COMPILE])}, or {option('gpus', 1)}",
         ),
         Refused("offload", bool(asked.config.offload), option("set", "offload=none")),
-        Refused(
-            "selective recomputation, which transformers does not have",
-            asked.config.recompute == Recompute.SELECTIVE,
-            f"{option('set', 'recompute=full')} or none",
-        ),
         Refused("multi-token prediction", asked.question.mtp, leave_out("mtp")),
     ]
     must = "a dry run runs transformers, also under DDP and FSDP2, in bf16 or fp16, also under autocast"
