@@ -30,7 +30,8 @@ QUESTIONS = ("0-1", "0-14", "0-45", "0-48", "0-83", "0-93", "0-162", "0-10", "0-
 BEATEN = ("0-0", "0-17", "0-26", "0-60", "0-127", "0-136", "0-143", "0-163", "0-207")
 MORE = range(30)  # of another seed, for the slow run
 CLIMBED = ("llama-3.2-1b", "gemma-3-1b", "qwen3-8b")
-QUICK = ("empty ends", "uneven chunks", "the head alone", "a folded pipeline", "pipelines of DeepSpeed")
+QUICK = ("empty ends", "a folded pipeline", "pipelines of DeepSpeed")
+LONG = ("0-60",)
 
 
 def _asked(model: str, cluster: str, batch: str, **more: Any) -> tuple[Request, CostModel]:
@@ -38,7 +39,10 @@ def _asked(model: str, cluster: str, batch: str, **more: Any) -> tuple[Request, 
     return request, cost_model(resolve(request)[0])
 
 
-@pytest.mark.parametrize("seed", [*QUESTIONS, *BEATEN])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(one, marks=pytest.mark.slow) if one in LONG else one for one in (*QUESTIONS, *BEATEN)],
+)
 def test_no_small_answer_is_beaten(seed: str, tmp_path: Path) -> None:
     _, found = judged_question(seed, tmp_path)
     assert not found.refused

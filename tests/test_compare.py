@@ -22,7 +22,7 @@ from planner.report.comparison import comparison_document, comparison_facts
 from planner.report.text import render
 from planner.report.words import dumped, line_of, text_of
 
-REQUEST = Request("llama-3.2-1b", "", seq_len=4096, global_batch="64", tokens=1e11)
+REQUEST = Request("llama-3.2-1b", "", seq_len=4096, global_batch="64", tokens=1e11, set={"pp": (1, 2)})
 CLUSTERS = ("dgx-h100", "dgx-a100", "l40s")
 
 

@@ -49,6 +49,8 @@ ASKED: dict[str, tuple[str, str, int, int, str, dict[str, Any]]] = {
     "nothing fits": ("qwen3-30b-a3b", "1x8 rtx4090 100G-ib", 8, 2048, "16", {"set": {"zero": (0,), "pp": (2, 4)}}),
 }  # fmt: skip
 
+# whose every candidate takes long to cost: for the slow run
+LONG = ("interleaved", "any schedule", "experts", "borderline", "little room", "nothing fits")
 # whose bounds over every layout are not tight yet
 OPEN = ("interleaved", "experts", "borderline")
 
@@ -68,7 +70,10 @@ class Everything:
 Asked = tuple[Request, Plan, Everything]
 
 
-@pytest.fixture(scope="module", params=ASKED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in ASKED],
+)
 def asked(request: pytest.FixtureRequest) -> Asked:
     model, cluster, gpus, seq_len, batch, options = ASKED[request.param]
     question = Request(model, cluster, gpus, seq_len=seq_len, global_batch=batch, without=(ALL,))

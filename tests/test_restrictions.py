@@ -12,8 +12,8 @@ from planner.answer.plan import make_plan
 from planner.ask.request import Request
 from planner.space.restriction import parse_restriction
 
-PAIRS = (0, 1, 2, 3, 5, 6, 7, 9, 10)
-MORE = (4, 8, 11, *range(100, 130))  # for the slow run
+PAIRS = (0, 2, 3, 5, 6, 7, 10)
+MORE = (1, 4, 8, 9, 11, *range(100, 130))  # for the slow run
 GAINS = {108: "eight times the effort finds a layout 0.45 % faster, inside the stated gap"}
 NODE = "1x8 rtx4090 100G-ib"
 
@@ -48,7 +48,7 @@ def test_no_other_restriction_is_faster(number: int, tmp_path: Path) -> None:
                              stack="deepspeed-2025"),
                      "pp=1,2,4,8", id="pipelines that are not tried"),
         pytest.param(Request("llama-3.2-3b", NODE, 8, seq_len=8192, global_batch="64"),
-                     "offload=none,optimizer", id="offload"),
+                     "offload=none,optimizer", id="offload", marks=pytest.mark.slow),
         pytest.param(Request("llama-3.2-1b", NODE, 8, seq_len=4096, global_batch="64", set={"pp": (8,)}),
                      "vpp=1", id="chunks"),
     ],

@@ -30,7 +30,7 @@ runner = CliRunner()
 ASKED = Request(
     "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=4096, global_batch="64", top=30,
     stack="megatron-2026,torchtitan-2026",
-    set={"tp": (1, 2), "pp": (2, 4), "cp": (1,)}, front=False,
+    set={"tp": (1, 2), "pp": (2, 4), "cp": (1,), "vpp": (1, 2)}, front=False,
 )  # fmt: skip
 SEARCHED = replace(ASKED, without=(ALL,))  # whose list holds both
 

@@ -30,7 +30,7 @@ from planner.spec.planfile import Plan
 NODES = 12
 REQUEST = Request(
     "llama-3.1-8b", f"{NODES}x8 h100 400G-ib", seq_len=4096, global_batch="48", tokens=1e11,
-    assume=("price=2 $/h",), without=(ALL,),
+    assume=("price=2 $/h",), without=(ALL,), set={"cp": (1,), "vpp": (1, 2)},
 )  # fmt: skip
 
 

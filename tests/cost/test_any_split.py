@@ -64,7 +64,7 @@ def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
 
 
 @pytest.mark.parametrize("name", STACKS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
     check_bounds(with_stack(name, seed), seed)
 
@@ -92,7 +92,10 @@ ADAPTED: dict[str, dict[str, Any]] = {
     "name", ["megatron-2026", "megatron-2024", "torchtitan-2026", "torchtitan-2026-eager"]
 )
 @pytest.mark.parametrize("job", ADAPTED)
-@pytest.mark.parametrize("model", [MODULES, moe_model()], ids=["modules", "mixture"])
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(MODULES, id="modules"), pytest.param(moe_model(), id="mixture", marks=pytest.mark.slow)],
+)
 def test_no_layout_beats_the_bound_of_other_jobs(name: str, job: str, model: ModelSpec) -> None:
     subject = with_stack(name, 1)
     changed = replace(subject.job, **ADAPTED[job])

@@ -1,11 +1,17 @@
 """Tests that run a framework's own code are skipped where a package of it is missing: those that a module's NEEDS
-names. A run leaves PyTorch as it was, or the next one of the process would be of something else."""
+names. What those packages warn of among themselves is theirs, whichever test happens to import them first. A run leaves
+PyTorch as it was, or the next one of the process would be of something else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for package in getattr(item.getparent(pytest.Module).obj, "NEEDS", ()):  # type: ignore[union-attr]
+        item.add_marker(pytest.mark.filterwarnings(rf"ignore:::{package}(\.|$)"))
 
 
 @pytest.fixture(autouse=True)

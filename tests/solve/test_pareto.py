@@ -37,7 +37,7 @@ def test_the_front_is_that_of_brute_force(seed: int) -> None:
 
 # spaces of the even ones are large
 @pytest.mark.parametrize(
-    "seed", [1, 3, 5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 4))]
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))]
 )
 def test_a_front_that_is_stopped_anywhere_hands_over_what_it_has(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -46,7 +46,7 @@ def test_a_front_that_is_stopped_anywhere_hands_over_what_it_has(
     model, space, table, _ = searched(seed)
     if not len(table):
         pytest.skip("nothing is legal")
-    for last in (*range(60), 10**9):
+    for last in (*range(12), *range(12, 60, 6), 10**9):
         left = iter(range(last))
         front = pareto_front(model, space, np.inf, lambda left=left: next(left, None) is None)
         again = model.evaluate(front.table)
