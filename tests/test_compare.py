@@ -76,7 +76,9 @@ def test_one_count_for_each() -> None:
 
 
 def test_a_cluster_where_nothing_fits_is_a_row_with_the_reason() -> None:
-    found = compare_clusters(replace(REQUEST, model="llama-3.1-70b"), ("dgx-h100", "l40s"), (32, 8))
+    found = compare_clusters(
+        replace(REQUEST, model="llama-3.1-70b", set={"vpp": (1,)}), ("dgx-h100", "l40s"), (32, 8)
+    )
     assert found.found
     last = found.standings[-1]
     assert (last.cluster, last.best) == ("l40s", None)
@@ -89,10 +91,13 @@ def test_a_cluster_where_nothing_fits_is_a_row_with_the_reason() -> None:
 
 
 def test_a_cluster_that_is_too_small_or_lacks_the_format_is_a_row() -> None:
-    found = compare_clusters(replace(REQUEST, precision="fp8"), ("dgx-h100", "dgx-a100"), (16,))
+    found = compare_clusters(
+        replace(REQUEST, precision="fp8", set={"pp": (1,)}), ("dgx-h100", "dgx-a100"), (16,)
+    )
     assert found.standings[-1].cluster == "dgx-a100"
     assert "fp8" in line_of(found.standings[-1].reason)
-    found = compare_clusters(REQUEST, ("dgx-h100", "deepseek-h800"), (4096,))
+    large = replace(REQUEST, global_batch="4096", set={"tp": (1,), "pp": (1,)})
+    found = compare_clusters(large, ("dgx-h100", "deepseek-h800"), (4096,))
     assert "2048 devices" in line_of(found.standings[-1].reason)
 
 

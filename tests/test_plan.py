@@ -131,6 +131,7 @@ def test_usual_batches_count_sequences() -> None:
     assert hold_batch(replace(SMALL, global_batch="64"))[1] == finding("held_batch", batch=64)
 
 
+@pytest.mark.slow
 def test_a_405b_model_on_16384_devices(large_plan: Plan) -> None:
     assert large_plan.verdict is Verdict.FOUND
     best = large_plan.choices[0]
@@ -145,6 +146,7 @@ def test_a_405b_model_on_16384_devices(large_plan: Plan) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_configuration_like_metas_is_no_faster_than_the_best(large_plan: Plan) -> None:
     named = make_estimate(replace(LLAMA_405B, set=META)).choices[0]
     assert named.config.dp == 128

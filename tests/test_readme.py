@@ -46,6 +46,7 @@ def test_every_file_named_in_the_tree_exists() -> None:
     assert checked > 20
 
 
+@pytest.mark.slow
 def test_output_has_the_shape_of_what_is_printed() -> None:
     shown = textwrap.dedent(section_of(TEXT, "output"))
     now = shortened(printed(command(TEXT)))

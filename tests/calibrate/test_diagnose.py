@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.injected_causes import both_named, cases, first_named
 from planner.ask.request import Request
 from planner.calibrate.diagnosis.diagnose import diagnose
 from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops
@@ -19,7 +20,6 @@ from planner.cli import app
 from planner.report.words.causes import cause_words
 from planner.units import GIB
 from tests.calibrate import logs
-from tests.calibrate.injected import cases, pairs
 
 RUNNER = CliRunner()
 
@@ -29,27 +29,18 @@ def top(evidence: list[Evidence], marks: frozenset[str] = frozenset()) -> str:
     return first.cause.name if first.cause is not None else "nothing"
 
 
-def share_found(seed: int, count: int) -> float:
-    return sum(top(evidence) == name for name, evidence in cases(seed, count)) / count
-
-
 def test_injected_causes_are_ranked_first() -> None:
-    assert share_found(3, 8) >= 0.9
+    assert first_named(3, 8) == 8
 
 
 @pytest.mark.slow
-def test_injected_causes_are_ranked_first_in_200_cases() -> None:
-    assert share_found(0, 200) >= 0.9
+def test_injected_causes_are_ranked_first_in_tens_of_cases() -> None:
+    assert first_named(0, 50) >= 45
 
 
 @pytest.mark.slow
 def test_both_of_two_injected_causes_lead() -> None:
-    found = [
-        {name for name in names if name in [f.cause.name for f in diagnose(evidence).findings[:3] if f.cause]}
-        == set(names)
-        for names, evidence in pairs(0, 20)
-    ]
-    assert sum(found) / len(found) >= 0.7
+    assert both_named(0, 8) >= 6
 
 
 def test_sizes_are_those_of_the_cause() -> None:

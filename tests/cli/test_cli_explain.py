@@ -19,8 +19,8 @@ JOB = ["--seq-len", "4096", "--global-batch", "64"]
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("plans")
     asked = {
-        "dense": ["llama-3.1-8b", "dgx-h100", "--gpus", "32", "--set", "pp=4"],
-        "experts": ["qwen3-30b-a3b", "dgx-h100", "--gpus", "32", "--set", "pp=2"],
+        "dense": ["llama-3.1-8b", "dgx-h100", "--gpus", "32", "--set", "pp=4", "--set", "vpp=1,2"],
+        "experts": ["qwen3-30b-a3b", "dgx-h100", "--gpus", "32", "--set", "pp=2", "--set", "vpp=1,2"],
         "one": ["llama-3.2-1b", "dgx-h100", "--gpus", "1"],
         "torchtitan": ["llama-3.1-8b", "dgx-h100", "--gpus", "16", "--stack", "torchtitan-2026"],
         "no pipeline": ["llama-3.2-1b", "dgx-h100", "--gpus", "8", "--stack", "fsdp1-2023"],

@@ -36,9 +36,7 @@ def test_the_front_is_that_of_brute_force(seed: int) -> None:
 
 
 # spaces of the even ones are large
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4, 5))]
-)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 4))])
 def test_a_front_that_is_stopped_anywhere_hands_over_what_it_has(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
