@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
+from planner.dryrun.periods import Links
 from planner.dryrun.recording import Holds, HostWork, Message, Operation, Phase, Recording, Shape, Wait
 from planner.dryrun.values import Values, forget_value
 
@@ -32,6 +33,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         )  # types of tensors made of others, whose work is written down
         self.host_is_apart = False  # are tensors of the device on "cpu:0", and others in the host's memory?
         self.message_of: Callable[[Any, Sequence[Any], Sequence[Any]], Message | None] | None = None
+        self.links: Links | None = None  # where it is written down what operations take
         self._last = dict[int, int]()  # number of the last operation, by queue
         self._sent = dict[int, int]()  # number of the message that gave a storage which nobody waited for yet
         self._beside = False
@@ -180,6 +182,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def name_modules(self, model: Any, of: str = "") -> None:
         """Have operations of a model's modules carry their names, behind that `of` another model than the first."""
         self._names |= {id(module): of + name.replace(_WRAPPER, "") for name, module in model.named_modules()}
+        if self.links is not None:
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                block = self._known_block(getattr(tensor, "_local_tensor", tensor))
+                if block >= 0:
+                    self.links.names[block] = of + name.replace(_WRAPPER, "")
 
     @contextmanager
     def modules_followed(self) -> Iterator[None]:
@@ -251,9 +258,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         )
         if message is not None and message.apart:
             self._sent |= {id(one.untyped_storage()): number for one in made}
+        taken_of = [self._known_block(one) for arg in args for one in _tensors(arg)] if self.links else []
         for one in made:
             if not self._is_host(one):
                 self._block_of(one, number)
+        if self.links is not None:
+            self.links.taken[number] = tuple(taken_of)
+            self.links.given[number] = tuple(map(self._known_block, written))
         if name == _CAST and self.phase in _PASSES and made and self._is_weight(args[0]):
             self.recording.kinds.setdefault(self._block_of(made[0], number), Holds.CAST)
         inside = [self._allocate(size, number) for size in asked_inside(name, args, made)]
@@ -263,8 +274,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
     def _is_weight(self, tensor: Any) -> bool:
         """Is all that lies behind a tensor one weight, or several?"""
-        _, block = self._blocks.get(id(tensor.untyped_storage()), (None, -1))
-        return self.recording.kinds.get(block) in _WEIGHTS
+        return self.recording.kinds.get(self._known_block(tensor)) in _WEIGHTS
 
     def _operation(
         self,
@@ -287,6 +297,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
         recording.operations.append(
             Operation(name, module, self.phase, first, taken, given, self.stream, flags, alike, host, message)
         )
+        if self.links is not None:
+            self.links.taken.append((-1,) * len(taken))
+            self.links.given.append((-1,) * len(given))
         if message is None or not message.apart:
             self._last[self.stream] = number
         forward = node is None  # the backward pass has a thread of its own
@@ -312,6 +325,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
         self._blocks[key] = weakref.ref(storage, ended), block
         return block
+
+    def _known_block(self, tensor: Any) -> int:
+        """The block behind a tensor, -1 where there is none yet."""
+        return self._blocks.get(id(tensor.untyped_storage()), (None, -1))[1]
 
     def _is_host(self, tensor: Any) -> bool:
         return self.host_is_apart and isinstance(tensor, FakeTensor) and tensor.fake_device.index is None

@@ -18,13 +18,17 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from planner.dryrun.folding import UnequalPartsError
+from planner.dryrun.periods import Links
 from planner.dryrun.recorder import Recorder
 from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.repeated import repeated
 from planner.dryrun.transformers.batches import inputs_of
 from planner.dryrun.transformers.library import not_traced, on_device
 from planner.dryrun.transformers.model import config_of, experts_of, loaded, plain_token, prepared
 from planner.dryrun.transformers.parts import needed
-from planner.dryrun.transformers.recipe import MOST_MICROBATCHES, Recipe, Sharding
+from planner.dryrun.transformers.recipe import MOST_MICROBATCHES, Recipe, Sharding, Update
+from planner.dryrun.transformers.shortened import Shortened, shortened
 from planner.dryrun.transformers.updates import check_update, optimizer_of
 from planner.dryrun.values import Values
 from planner.errors import InputError, install_hint
@@ -44,7 +48,36 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         _load_trl()
     if recipe.compiled:
         import_module("torch._inductor.decomposition")  # takes what `cuda_branches` keeps from others
+    few = None if _together(recipe) else shortened(config)
+    if few is not None and (found := by_few(recipe, few, capability)) is not None:
+        return found
+    return whole_step(recipe, config, capability)
+
+
+def _together(recipe: Recipe) -> bool:
+    """Is more done for all layers together than for one at a time? They are compiled so, share the buckets of DDP, and
+    the steps of all weights are counted together."""
+    buckets = recipe.ranks > 1 and recipe.sharding is Sharding.NONE
+    return recipe.compiled or buckets or recipe.update is Update.ADAMW_FOREACH
+
+
+def by_few(recipe: Recipe, few: Shortened, capability: tuple[int, int]) -> Recording | None:
+    """The record of the whole model, by one of few of its layers; None where one of fewer is not as that says."""
+    links = Links()
+    short = whole_step(recipe, few.config, capability, links)
+    try:
+        shorter = whole_step(recipe, few.shorter, capability)
+        return repeated(short, links, few.stretch, shorter, few.periods)
+    except UnequalPartsError:
+        return None
+
+
+def whole_step(
+    recipe: Recipe, config: Any, capability: tuple[int, int], links: Links | None = None
+) -> Recording:
+    """Everything that a model of this configuration asks for; `links` of its operations are written down."""
     recorder = Recorder(Values(experts_of(config)), capability)
+    recorder.links = links
     with (
         on_device(capability) as undone,
         _process(recipe, recorder),
