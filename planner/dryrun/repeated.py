@@ -51,7 +51,7 @@ def same_record(one: Recording, other: Recording) -> bool:
     """Did two programs ask for the same, up to their ends?"""
     return (
         one.end == other.end
-        and _events(one) == _events(other)
+        and _in_order_of_blocks(one) == _in_order_of_blocks(other)
         and all(
             getattr(one, name) == getattr(other, name)
             for name in ("first_step", "second_step", "operations", "made_by", "kinds", "waits")
@@ -60,12 +60,17 @@ def same_record(one: Recording, other: Recording) -> bool:
 
 
 def _events(recording: Recording) -> list[tuple[int, int, int]]:
-    """What, block and stream of every event up to the end; of blocks given back at once the first made comes first, as
-    the order is one of addresses where autocast forgets its copies of weights."""
+    """What, block and stream of every event up to the end."""
     trace, end = recording.trace, recording.end
-    events = list(
+    return list(
         zip(trace.what[:end].tolist(), trace.blocks[:end].tolist(), trace.streams[:end].tolist(), strict=True)
     )
+
+
+def _in_order_of_blocks(recording: Recording) -> list[tuple[int, int, int]]:
+    """The same; of blocks given back at once the first made comes first: where autocast forgets its copies of weights,
+    their order is one of addresses."""
+    events = _events(recording)
     for first, behind in _given_back(recording, [what for what, _, _ in events]):
         events[first:behind] = sorted(events[first:behind], key=lambda one: one[1])
     return events
@@ -141,13 +146,21 @@ class _Short:
 
     def __init__(self, recording: Recording, links: Links, stretch: Stretch) -> None:
         self.old, self.links, self.stretch = recording, links, stretch
-        self.what, self.blocks, self.streams = map(list, zip(*_events(recording), strict=True))
         self.periods = Periods(recording, links, stretch)
+        self.what, self.blocks, self.streams = map(list, zip(*self._events(), strict=True))
         self.together = self._together()
         self.runs = self._runs()
         self.home: tuple[dict[int, _Place], dict[int, _Place]] = ({}, {})  # of operations, and of blocks
         self.period_of = dict[_Item, int]()
         self.passes = self._passes()
+
+    def _events(self) -> list[tuple[int, int, int]]:
+        """Those of the record, in another order where blocks of several layers are given back at once."""
+        events, first_made = _events(self.old), _in_order_of_blocks(self.old)
+        for first, behind in _given_back(self.old, [what for what, _, _ in events]):
+            if len({self.periods.blocks[block] for _, block, _ in events[first:behind]} - {None}) > 1:
+                events[first:behind] = first_made[first:behind]
+        return events
 
     def _runs(self) -> list[tuple[int | None, list[_Item]]]:
         """All items in order, those of one period one behind the other together."""

@@ -42,8 +42,7 @@ def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
     model, space = costs(subject), enumerate_configs(subject, rules_for(subject.stack), pins)
     table, chance = space.table(), np.random.default_rng(seed)
     some = table.take(chance.permutation(len(table))[:number])
-    if not len(some):
-        pytest.skip("nothing is legal")
+    assert len(some), "something is legal"
     told = explicit_splits(subject.stack.framework)
     most = float(evaluate_exactly(model, some).step_time.max())
     least = least_of_any_layout(model, some, most)
@@ -64,7 +63,7 @@ def check_bounds(subject: Problem, seed: int, number: int = 40) -> None:
 
 
 @pytest.mark.parametrize("name", STACKS)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 4))])
 def test_no_layout_beats_the_bound(name: str, seed: int) -> None:
     check_bounds(with_stack(name, seed), seed)
 
@@ -89,9 +88,14 @@ ADAPTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "name", ["megatron-2026", "megatron-2024", "torchtitan-2026", "torchtitan-2026-eager"]
+    ("name", "job"),
+    [
+        (name, job)
+        for name in ("megatron-2026", "megatron-2024", "torchtitan-2026", "torchtitan-2026-eager")
+        for job in ADAPTED
+        if not (name.startswith("torchtitan") and job == "8 bits")  # which it has none of
+    ],
 )
-@pytest.mark.parametrize("job", ADAPTED)
 @pytest.mark.parametrize(
     "model",
     [pytest.param(MODULES, id="modules"), pytest.param(moe_model(), id="mixture", marks=pytest.mark.slow)],
