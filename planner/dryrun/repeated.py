@@ -361,7 +361,7 @@ class _Writer:
         if len(one.given) == 1 and taken != one.taken:
             (dims, dtype), block = one.given[0], results[0]
             before, after = (sum(prod(shape) for shape, _ in some) for some in (one.taken, taken))
-            if prod(dims) == before and dims and block >= 0:
+            if before and prod(dims) == before and block >= 0:
                 grown = (dims[0] * after // before, *dims[1:]), dtype
                 self.grown[block] = one.given[0], grown
                 given = (grown,)

@@ -27,11 +27,11 @@ from planner.dryrun.transformers.batches import inputs_of
 from planner.dryrun.transformers.library import not_traced, on_device
 from planner.dryrun.transformers.model import config_of, experts_of, loaded, plain_token, prepared
 from planner.dryrun.transformers.parts import needed
-from planner.dryrun.transformers.recipe import MOST_MICROBATCHES, Recipe, Sharding, Update
+from planner.dryrun.transformers.recipe import MOST_MICROBATCHES, Recipe, Sharding
 from planner.dryrun.transformers.shortened import Shortened, shortened
 from planner.dryrun.transformers.updates import check_update, optimizer_of
 from planner.dryrun.values import Values
-from planner.errors import InputError, install_hint
+from planner.errors import InputError, PlannerError, install_hint
 
 # names of what some models are given as well
 _BESIDE_TOKENS: Final = ("pixel_values", "_features", "_states")
@@ -48,27 +48,21 @@ def record_step(recipe: Recipe, capability: tuple[int, int]) -> Recording:
         _load_trl()
     if recipe.compiled:
         import_module("torch._inductor.decomposition")  # takes what `cuda_branches` keeps from others
-    few = None if _together(recipe) else shortened(config)
+    few = shortened(recipe, config)
     if few is not None and (found := by_few(recipe, few, capability)) is not None:
         return found
     return whole_step(recipe, config, capability)
 
 
-def _together(recipe: Recipe) -> bool:
-    """Is more done for all layers together than for one at a time? They are compiled so, share the buckets of DDP, and
-    the steps of all weights are counted together."""
-    buckets = recipe.ranks > 1 and recipe.sharding is Sharding.NONE
-    return recipe.compiled or buckets or recipe.update is Update.ADAMW_FOREACH
-
-
 def by_few(recipe: Recipe, few: Shortened, capability: tuple[int, int]) -> Recording | None:
-    """The record of the whole model, by one of few of its layers; None where one of fewer is not as that says."""
+    """The record of the whole model, by one of few of its layers; None where one of fewer is not as that says, or does
+    not run."""
     links = Links()
-    short = whole_step(recipe, few.config, capability, links)
     try:
+        short = whole_step(recipe, few.config, capability, links)
         shorter = whole_step(recipe, few.shorter, capability)
         return repeated(short, links, few.stretch, shorter, few.periods)
-    except UnequalPartsError:
+    except (UnequalPartsError, PlannerError):  # the whole model says why
         return None
 
 
