@@ -71,16 +71,16 @@ def tried(kind: str) -> Ran:
         memory_of(recorded, AllocatorSettings(), ENOUGH)
 
     plain = Recipe(without_dropout(fields), kind, 1, TOKENS, weights=Weights.FP32, attention="eager")
-    refused, _ = _outcome(lambda: run_dry(Weights.BF16))
-    under_autocast = bool(refused) and not _outcome(lambda: run_dry(Weights.AMP_BF16))[0]
+    refused, _ = outcome(lambda: run_dry(Weights.BF16))
+    under_autocast = bool(refused) and not outcome(lambda: run_dry(Weights.AMP_BF16))[0]
     refused = "" if under_autocast else refused
-    refused_with_values, kept_with_values = _outcome(lambda: kept_with_values_by(plain))
-    kept = None if refused else _outcome(lambda: kept_by(record_step(plain, HOPPER)))[1]
+    refused_with_values, kept_with_values = outcome(lambda: kept_with_values_by(plain))
+    kept = None if refused else outcome(lambda: kept_by(record_step(plain, HOPPER)))[1]
     return Ran(refused, refused_with_values, kept, kept_with_values, not under_autocast)
 
 
-def _outcome(run: Callable[[], Any]) -> tuple[str, Any]:
-    """Why something does not run, and its result."""
+def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
+    """Why something does not run, empty where it does, and its result."""
 
     def overdue(*_: object) -> None:
         raise OverdueError

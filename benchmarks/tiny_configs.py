@@ -126,15 +126,15 @@ OF_TYPE: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
-def tiny_fields(kind: str) -> dict[str, Any]:
-    """The fields of a tiny model's `config.json`, `model_type` among them."""
+def tiny_fields(kind: str, fewest: int = FEWEST) -> dict[str, Any]:
+    """The fields of the `config.json` of a tiny model with so many layers at least, `model_type` among them."""
     from transformers import CONFIG_MAPPING
 
     own = deepcopy(OF_TYPE.get(kind, {}))
-    return {"model_type": kind} | _merged(_small(CONFIG_MAPPING[kind], own), own)
+    return {"model_type": kind} | _merged(_small(CONFIG_MAPPING[kind], own, fewest), own)
 
 
-def _small(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+def _small(config: Any, own: Mapping[str, Any], fewest: int) -> dict[str, Any]:
     """Small values of the fields of a class of configurations, and of those inside it, beside its `own`."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     found = dict[str, Any]()
@@ -148,22 +148,23 @@ def _small(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
         found["num_key_value_heads"] = found["num_attention_heads"]
     for name, inside in config.sub_configs.items():
         if dataclasses.is_dataclass(inside):
-            found[name] = _small(inside, own.get(name, {}))
+            found[name] = _small(inside, own.get(name, {}), fewest)
     counts = [name for name in _COUNTS if isinstance(defaults.get(name), int)]
-    return found | dict.fromkeys(counts, _layers(config, counts, found | dict(own)))
+    return found | dict.fromkeys(counts, _layers(config, counts, found | dict(own), fewest))
 
 
-def _layers(config: Any, counts: list[str], fields: Mapping[str, Any]) -> int:
+def _layers(config: Any, counts: list[str], fields: Mapping[str, Any], fewest: int) -> int:
     """The fewest layers that have every kind of layer that a class has by default."""
     try:
         kinds = _kinds(config())
     except Exception:  # some classes have no defaults
-        return FEWEST
-    for number in range(FEWEST, MOST):
+        return fewest
+    most = fewest + MOST - FEWEST
+    for number in range(fewest, most):
         with suppress(Exception):  # as some numbers break rules of a class
             if kinds <= _kinds(config(**deepcopy(dict(fields) | dict.fromkeys(counts, number)))):
                 return number
-    return MOST
+    return most
 
 
 def _kinds(config: Any) -> set[tuple[str, str]]:

@@ -91,9 +91,8 @@ class Periods:
             if by >= 0:
                 self._made[by].append(block)
         modules = [one.module for one in recording.operations]
-        self._own: list[int | None] = [stretch.period(module) for module in modules]
         self._behind = [stretch.behind(module) for module in modules]
-        self.operations: list[int | None] = list(self._own)
+        self.operations = [stretch.period(module) for module in modules]
         self.blocks: list[int | None] = []
         self._met: list[frozenset[int]] = [frozenset()] * len(modules)
         known: dict[int, int | None] = {}

@@ -8,21 +8,29 @@ and records in which the two do not do alike, which are found out and refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
 from itertools import groupby
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from planner.dryrun.allocator.trace import Kind
 from planner.dryrun.folding import UnequalPartsError
-from planner.dryrun.periods import PERIODS, Links, Periods, Stretch
+from planner.dryrun.periods import PERIODS, Links, Stretch
 from planner.dryrun.recording import Operation, Recording, Shape, Wait
+from planner.dryrun.short_record import (
+    BLOCKS,
+    OPERATIONS,
+    REPEATED,
+    TEMPLATE,
+    Is,
+    Item,
+    Place,
+    Short,
+    same_record,
+)
 
 _LAST = PERIODS - 1
-_TEMPLATE, _REPEATED = 1, 2  # the two that do alike; copies are made of the second of them
-_OPERATIONS, _BLOCKS = 0, 1  # what an item can need
 
 
 def repeated(
@@ -34,7 +42,7 @@ def repeated(
     """
     if len(recording.host):
         raise UnequalPartsError("the host has tensors of its own")
-    short = _Short(recording, links, stretch)
+    short = Short(recording, links, stretch)
     writer = _Writer(short, -1, {})
     less = writer.written()
     growth = dict[int, Growth]()
@@ -45,46 +53,6 @@ def repeated(
     if not same_record(less, shorter):
         raise UnequalPartsError("a shorter model does otherwise")
     return _Writer(short, periods - PERIODS, growth).written()
-
-
-def same_record(one: Recording, other: Recording) -> bool:
-    """Did two programs ask for the same, up to their ends?"""
-    return (
-        one.end == other.end
-        and _in_order_of_blocks(one) == _in_order_of_blocks(other)
-        and all(
-            getattr(one, name) == getattr(other, name)
-            for name in ("first_step", "second_step", "operations", "made_by", "kinds", "waits")
-        )
-    )
-
-
-def _events(recording: Recording) -> list[tuple[int, int, int]]:
-    """What, block and stream of every event up to the end."""
-    trace, end = recording.trace, recording.end
-    return list(
-        zip(trace.what[:end].tolist(), trace.blocks[:end].tolist(), trace.streams[:end].tolist(), strict=True)
-    )
-
-
-def _in_order_of_blocks(recording: Recording) -> list[tuple[int, int, int]]:
-    """The same; of blocks given back at once the first made comes first: where autocast forgets its copies of weights,
-    their order is one of addresses."""
-    events = _events(recording)
-    for first, behind in _given_back(recording, [what for what, _, _ in events]):
-        events[first:behind] = sorted(events[first:behind], key=lambda one: one[1])
-    return events
-
-
-def _given_back(recording: Recording, what: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of events in which only blocks are given back, and no operation begins."""
-    edges = {one.first for one in recording.operations} | {recording.first_step, recording.second_step}
-    first = 0
-    for event in range(len(what) + 1):
-        if event == len(what) or event in edges or what[event] != Kind.FREE:
-            if event - first > 1:
-                yield first, event
-            first = event if event < len(what) and what[event] == Kind.FREE else event + 1
 
 
 Growth = tuple[int, int, int]
@@ -109,171 +77,25 @@ def _grown(one: Operation, growth: Growth, periods: int) -> Operation:
     return replace(one, host=host, message=message)
 
 
-class _Is(IntEnum):
-    """What an item of a record is."""
-
-    OPERATION = 0
-    EVENT = 1
-    WAIT = 2
-
-
-class _Item(NamedTuple):
-    """A part of a record, and the how manyth of its kind it is."""
-
-    kind: _Is
-    number: int
-
-
-class _Place(NamedTuple):
-    """An item of a period: in which pass over the layers, and the how manyth there."""
-
-    period: int
-    passed: int
-    at: int
-
-
 class _Copy(NamedTuple):
     """An item that is written: of which period it is in the short record, None for none, and where it stands in the
     longer one."""
 
-    item: _Item
+    item: Item
     own: int | None
-    place: _Place
-
-
-class _Short:
-    """A short record, by periods: what each does in every pass over the layers, and where everything is made."""
-
-    def __init__(self, recording: Recording, links: Links, stretch: Stretch) -> None:
-        self.old, self.links, self.stretch = recording, links, stretch
-        self.periods = Periods(recording, links, stretch)
-        self.what, self.blocks, self.streams = map(list, zip(*self._events(), strict=True))
-        self.together = self._together()
-        self.runs = self._runs()
-        self.home: tuple[dict[int, _Place], dict[int, _Place]] = ({}, {})  # of operations, and of blocks
-        self.period_of = dict[_Item, int]()
-        self.passes = self._passes()
-
-    def _events(self) -> list[tuple[int, int, int]]:
-        """Those of the record, in another order where blocks of several layers are given back at once."""
-        events, first_made = _events(self.old), _in_order_of_blocks(self.old)
-        for first, behind in _given_back(self.old, [what for what, _, _ in events]):
-            if len({self.periods.blocks[block] for _, block, _ in events[first:behind]} - {None}) > 1:
-                events[first:behind] = first_made[first:behind]
-        return events
-
-    def _runs(self) -> list[tuple[int | None, list[_Item]]]:
-        """All items in order, those of one period one behind the other together."""
-        old = self.old
-        items: list[tuple[int | None, _Item]] = []
-        number = wait = 0
-        current: int | None = None
-        for event in range(old.end + 1):
-            while number < len(old.operations) and old.operations[number].first <= event:
-                own = self.periods.operations[number]
-                while wait < len(old.waits) and old.waits[wait].at <= number:
-                    items.append((own, _Item(_Is.WAIT, wait)))
-                    wait += 1
-                items.append((own, _Item(_Is.OPERATION, number)))
-                current, number = own, number + 1
-            if event < old.end:
-                items.append((self._of_event(event, current), _Item(_Is.EVENT, event)))
-        return [(own, [item for _, item in run]) for own, run in groupby(items, key=lambda one: one[0])]
-
-    def _together(self) -> dict[int, set[int]]:
-        """Of events that only give blocks back, with no operation between them, the periods of all of these blocks."""
-        found = dict[int, set[int]]()
-        for first, behind in _given_back(self.old, self.what):
-            periods = (self.periods.blocks[block] for block in self.blocks[first:behind])
-            own = {period for period in periods if period is not None}
-            found |= dict.fromkeys(range(first, behind), own)
-        return found
-
-    def _of_event(self, event: int, current: int | None) -> int | None:
-        """The period of an event, by that of the operation that runs: what it gives back may be a neighbour's.
-
-        Of what is given back for all layers at once, each is of its own.
-        """
-        what = self.what[event]
-        if what in (Kind.CATCH_UP, Kind.EMPTY_CACHE, Kind.RESET_PEAKS):
-            return current if what == Kind.CATCH_UP else None
-        own = self.periods.blocks[self.blocks[event]]
-        if current is None or any(abs(one - current) > 1 for one in self.together.get(event, ())):
-            return own
-        return current if what >= 0 or own is None or abs(own - current) <= 1 else own
-
-    def _passes(self) -> list[list[list[_Item]]]:
-        """By period, its items in every pass over the layers; where each operation and block is made is noted."""
-        passes: list[list[list[_Item]]] = [[] for _ in range(PERIODS)]
-        for own, run in self.runs:
-            if own is None:
-                continue
-            for at, (kind, number) in enumerate(run):
-                self.period_of[_Item(kind, number)] = own
-                place = _Place(own, len(passes[own]), at)
-                if kind is _Is.OPERATION:
-                    self.home[_OPERATIONS][number] = place
-                elif kind is _Is.EVENT and self.what[number] >= 0:
-                    self.home[_BLOCKS][self.blocks[number]] = place
-            passes[own].append(run)
-        self._check_alike(passes)
-        return passes
-
-    def _check_alike(self, passes: list[list[list[_Item]]]) -> None:
-        ours, theirs = passes[_TEMPLATE], passes[_REPEATED]
-        if list(map(len, ours)) != list(map(len, theirs)):
-            raise UnequalPartsError("the second and the third period do not do as much")
-        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            for at, (left, right) in enumerate(zip(one, other, strict=True)):
-                if self._shape(left) != self._shape(right):
-                    raise UnequalPartsError(
-                        f"the second and the third period differ in item {at} of pass {number}"
-                    )
-
-    def _shape(self, item: _Item) -> tuple[Any, ...]:
-        """What an item of one period has in common with that of another."""
-        kind, number = item
-        if kind is _Is.OPERATION:
-            one = self.old.operations[number]
-            period = self.stretch.period(one.module)
-            name = one.module if period is None else self.stretch.moved(one.module, -period)
-            return kind, replace(one, module=name, first=0)
-        if kind is _Is.WAIT:
-            end = self._relation(_OPERATIONS, self.old.waits[number].end, item)
-            return kind, self.old.waits[number].stream, end
-        what, block = self.what[number], self.blocks[number]
-        if what >= 0:
-            made = self._relation(_OPERATIONS, self.old.made_by[block], item)
-            return kind, what, self.streams[number], self.old.kinds.get(block), made
-        needs = what in (Kind.FREE, Kind.USE_ON)
-        return kind, what, self.streams[number], self._relation(_BLOCKS, block, item) if needs else None
-
-    def _relation(self, sort: int, number: int, item: _Item) -> tuple[int, ...]:
-        """Where what an item needs is made, as seen from its period; the number of what is made outside of periods."""
-        found, own = self.home[sort].get(number), self.period_of[item]
-        if found is None:
-            return (number,)
-        away = found.period - own
-        return (away, *found[1:]) if not away else (away, -1)
-
-    def needed(self, sort: int, item: _Item) -> int:
-        """The operation or block that an item needs."""
-        if item.kind is _Is.WAIT:
-            return self.old.waits[item.number].end
-        block = self.blocks[item.number]
-        return self.old.made_by[block] if sort == _OPERATIONS else block
+    place: Place
 
 
 class _Writer:
     """Writes the record of a model with `more` periods than a short one has, which may be -1."""
 
-    def __init__(self, short: _Short, more: int, growth: Mapping[int, Growth]) -> None:
+    def __init__(self, short: Short, more: int, growth: Mapping[int, Growth]) -> None:
         self.short, self.old, self.stretch = short, short.old, short.stretch
         self.more, self.growth = more, growth
         self.last = _LAST + more  # period of the longer model
         self.new = Recording()
         # by operations and blocks: of those of a period at a place, and of the others
-        self.placed: tuple[dict[_Place, int], dict[_Place, int]] = ({}, {})
+        self.placed: tuple[dict[Place, int], dict[Place, int]] = ({}, {})
         self.single: tuple[dict[int, int], dict[int, int]] = ({}, {})
         # blocks outside of periods whose size follows their number
         self.grown = dict[int, tuple[Shape, Shape]]()
@@ -284,19 +106,19 @@ class _Writer:
         for place, (own, run) in enumerate(self.short.runs):
             if own is None:
                 for item in run:
-                    self._write(_Copy(item, None, _Place(0, 0, 0)))
+                    self._write(_Copy(item, None, Place(0, 0, 0)))
                 continue
             number = seen[own]
             seen[own] += 1
-            if own == _REPEATED:
-                periods = list(range(_REPEATED, self.last))
+            if own == REPEATED:
+                periods = list(range(REPEATED, self.last))
                 if not self._ascends(place):
                     periods.reverse()
             else:
                 periods = [self.last if own == _LAST else own]
             for new in periods:
                 for at, item in enumerate(run):
-                    self._write(_Copy(item, own, _Place(new, number, at)))
+                    self._write(_Copy(item, own, Place(new, number, at)))
         self.new.end = len(self.new.trace)
         return self.new
 
@@ -304,19 +126,19 @@ class _Writer:
         """Does the pass go from the first layer to the last, as seen from where the repeated period runs?"""
         before = self.short.runs[place - 1][0] if place else None
         behind = self.short.runs[place + 1][0] if place + 1 < len(self.short.runs) else None
-        if before == _TEMPLATE and behind != _TEMPLATE:
+        if before == TEMPLATE and behind != TEMPLATE:
             return True
-        if behind == _TEMPLATE and before != _TEMPLATE:
+        if behind == TEMPLATE and before != TEMPLATE:
             return False
         raise UnequalPartsError("periods do not run one behind the other")
 
     def _write(self, copy: _Copy) -> None:
         kind, index = copy.item
-        if kind is _Is.OPERATION:
+        if kind is Is.OPERATION:
             self._write_operation(copy)
-        elif kind is _Is.WAIT:
+        elif kind is Is.WAIT:
             wait = self.old.waits[index]
-            end = self._found(_OPERATIONS, wait.end, copy)
+            end = self._found(OPERATIONS, wait.end, copy)
             self.new.waits.append(Wait(len(self.new.operations), wait.stream, end))
         else:
             self._write_event(copy)
@@ -331,7 +153,7 @@ class _Writer:
     def _write_operation(self, copy: _Copy) -> None:
         own, new, index = copy.own, copy.place.period, copy.item.number
         one = self.old.operations[index]
-        self._note(_OPERATIONS, index, copy, len(self.new.operations))
+        self._note(OPERATIONS, index, copy, len(self.new.operations))
         module, period = one.module, self.stretch.period(one.module)
         if self.stretch.behind(module):
             module = self.stretch.moved(module, self.more)
@@ -373,7 +195,7 @@ class _Writer:
         periods = [self.short.periods.blocks[block] if block >= 0 else None for block in blocks]
         for period, run in groupby(range(len(shapes)), key=periods.__getitem__):
             part = [shapes[at] for at in run]
-            found += part * (1 + self.more) if period == _REPEATED else part
+            found += part * (1 + self.more) if period == REPEATED else part
         return tuple(found)
 
     def _write_event(self, copy: _Copy) -> None:
@@ -386,10 +208,10 @@ class _Writer:
                 what = what * after // before
             made = trace.allocate(what, self.short.streams[event])
             by = old.made_by[block]
-            self.new.made_by.append(-1 if by < 0 else self._found(_OPERATIONS, by, copy))
+            self.new.made_by.append(-1 if by < 0 else self._found(OPERATIONS, by, copy))
             if block in old.kinds:
                 self.new.kinds[made] = old.kinds[block]
-            self._note(_BLOCKS, block, copy, made)
+            self._note(BLOCKS, block, copy, made)
         elif what == Kind.CATCH_UP:
             trace.catch_up(self.short.streams[event])
         elif what == Kind.EMPTY_CACHE:
@@ -397,7 +219,7 @@ class _Writer:
         elif what == Kind.RESET_PEAKS:
             trace.reset_peaks()
         else:
-            found = self._found(_BLOCKS, block, copy)
+            found = self._found(BLOCKS, block, copy)
             try:
                 if what == Kind.FREE:
                     trace.free(found)
@@ -415,9 +237,9 @@ class _Writer:
 
     def _new(self, period: int) -> int:
         """The number that one of the periods which are not repeated has in the longer model."""
-        if period == _REPEATED and self.more:
+        if period == REPEATED and self.more:
             raise UnequalPartsError("an operation outside of periods needs one that is repeated")
-        return period if period < _REPEATED else period + self.more
+        return period if period < REPEATED else period + self.more
 
     def _found(self, sort: int, number: int, copy: _Copy) -> int:
         """What stands for an operation or a block of the short record, seen from a copy of an item."""
@@ -431,19 +253,19 @@ class _Writer:
         except KeyError as error:
             raise UnequalPartsError(f"what item {copy.item.number} needs is not there") from error
 
-    def _place(self, sort: int, home: _Place, copy: _Copy) -> _Place:
+    def _place(self, sort: int, home: Place, copy: _Copy) -> Place:
         own, number = copy.own, copy.item.number
         if own is None:
             return home._replace(period=self._new(home.period))
         if abs(home.period - own) > 1:
             raise UnequalPartsError(f"item {number} needs what is further than a neighbour")
         target = copy.place.period + home.period - own
-        wanted = target if target < _REPEATED else _LAST if target == self.last else _REPEATED
-        if home.period != wanted and {home.period, wanted} != {_TEMPLATE, _REPEATED}:
+        wanted = target if target < REPEATED else _LAST if target == self.last else REPEATED
+        if home.period != wanted and {home.period, wanted} != {TEMPLATE, REPEATED}:
             # as the same item of the other period of the two that do alike needs it
-            if own not in (_TEMPLATE, _REPEATED):
+            if own not in (TEMPLATE, REPEATED):
                 raise UnequalPartsError(f"item {number} needs what no other does")
-            other = self.short.passes[_TEMPLATE + _REPEATED - own][copy.place.passed][copy.place.at]
+            other = self.short.passes[TEMPLATE + REPEATED - own][copy.place.passed][copy.place.at]
             home = self.short.home[sort][self.short.needed(sort, other)]
             if home.period != wanted:
                 raise UnequalPartsError(f"item {number} needs what others do not")

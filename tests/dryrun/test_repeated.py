@@ -13,7 +13,8 @@ from planner.dryrun.folding import UnequalPartsError
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.periods import Links
 from planner.dryrun.recording import Recording
-from planner.dryrun.repeated import repeated, same_record
+from planner.dryrun.repeated import repeated
+from planner.dryrun.short_record import same_record
 from planner.dryrun.transformers.recipe import (
     Adapters,
     Checkpointing,
@@ -92,7 +93,8 @@ def test_layers_that_differ_are_run() -> None:
     bases = LLAMA | {"num_hidden_layers": 16, "bases": [1e4] * 16}
     assert is_shortened(replace(DEEP, config=bases))
     assert not is_shortened(replace(DEEP, config=bases | {"bases": [1e4] * 8 + [0.0] * 8}))
-    assert not is_shortened(replace(DEEP, config=LLAMA | {"full_layers": [3, 7]}))
+    for numbers in ([3, 7], [7, 3], {"3": 1e4}):
+        assert not is_shortened(replace(DEEP, config=LLAMA | {"full_layers": numbers}))
 
 
 def test_what_is_done_for_all_layers_or_some_is_run() -> None:

@@ -140,11 +140,11 @@ def _of_each(text: Any, count: int) -> dict[str, Any]:
 
 
 def _is_of_numbers(field: tuple[str, Any]) -> bool:
-    """Does a field name some layers by their numbers?"""
+    """Does a field name some layers by their numbers, in a list or as keys?"""
     name, value = field
-    if not isinstance(value, (list, tuple)) or not value or not _OF_LAYERS.search(name):
+    if not isinstance(value, (list, tuple, dict)) or not value or not _OF_LAYERS.search(name):
         return False
-    return all(type(one) is int for one in value) and sorted(set(value)) == list(value)
+    return all(type(one) is int or str(one).isdecimal() for one in value) and len(set(value)) == len(value)
 
 
 def _without(config: Any, count: int, begin: int, end: int) -> Any:
