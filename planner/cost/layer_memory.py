@@ -21,11 +21,11 @@ from planner.cost.memory.activations import (
     sparse_sight,
     wide_norm_bytes,
 )
+from planner.cost.messages.sizes import whole_qkv_bytes
 from planner.cost.mixers import block_attention, sparse_attention
 from planner.cost.mixers.kinds import working_bytes
 from planner.cost.mixers.state_space import cut_of
 from planner.cost.network.context import context_kinds
-from planner.cost.network.messages import whole_qkv_bytes
 from planner.cost.selective import by_operations, kept_bytes
 from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind

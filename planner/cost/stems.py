@@ -16,6 +16,7 @@ from planner.cost.layer import LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
+from planner.cost.messages.data_parallel import DataParallel, reduces_whole
 from planner.cost.muon import WholeMatrices
 from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.stages import StageClasses, largest
@@ -32,22 +33,14 @@ Index = NDArray[np.intp]
 class Stems:
     """Columns of a batch of stems that its leaves share; C stage classes."""
 
-    microbatches: Array
+    data: DataParallel
+    third: (
+        Array  # gathers for the backward pass that recomputation of every layer adds, as `DataParallel.again`
+    )
+    longer: Array  # buffers of gradients and weights over their parameters [1]
     v: Array
     stages: Array
-    zero: Array
-    waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
-    reduces_last: NDArray[np.bool_]  # so are they, weights being freed as ever, see `States.reduces_last`
-    aside: NDArray[np.bool_]  # they are reduced beside compute
-    replicas: Array
-    turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
-    scatter: Array
-    gather: Array
-    again: Array  # gathers for the backward pass over those for the forward pass
-    third: Array  # and what they are more where every layer is recomputed
-    shares: Array | None  # of gathers and of what hides each (2, n, J)
     layers: Array
-    buckets: Array
     copies: Array  # beside collectives, and sums of an embedding's two copies [s]
     once: Array  # optimizer update [s]
     overhead: Array  # the host's work once a step [s]
@@ -93,36 +86,36 @@ class StemModel:
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
         scatter, gather, again, third = self._sharded(s_row, zero)
-        once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
+        scatter = np.where(reduces_whole(zero, comm), shards.reduce[s_row], scatter)
+        once, longer = memory_bound_time(moved, self.model.bandwidth, self.model.kernels), np.ones(len(zero))
+        carried = shards.most_dense[s_row] + shards.most_expert[s_row]
         if matrices is not None:
             once = once + matrices.seconds
-            longer = (
-                1.0 if self.least else matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row])
-            )
-            scatter, gather = scatter * longer, gather * longer
+            longer = longer if self.least else matrices.longer(carried)
         fetches = shards.fetches
-        return Stems(
-            microbatches=table["num_microbatches"].astype(float),
-            v=table["vpp"].astype(float),
-            stages=table["pp"].astype(float),
+        data = DataParallel(
+            scatter=scatter * longer,
+            # frozen weights are gathered only where they are sharded; adapters are too small to count
+            gather=gather * longer * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
+            again=again,
             zero=zero,
-            waits_whole=states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
+            ranks=replicas,
+            microbatches=table["num_microbatches"].astype(float),
+            buckets=shards.buckets[s_row],
+            waits_whole=states.accumulates_whole(table["pp"], table["zero"]),
             reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
             aside=comm.beside_compute(table["pp"], table["zero"]),
-            replicas=replicas,
             turns=self._turns(table),
-            scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
-            copies=shards.copied[s_row]
-            + self._copies_beside(
-                table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas, again
-            ),
-            # frozen weights are gathered only where they are sharded; adapters are too small to count
-            again=again,
-            third=third,
             shares=None if fetches is None else fetches.shares[:, s_row],
-            gather=gather * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
+        )
+        return Stems(
+            data=data,
+            third=third,
+            longer=longer,
+            v=table["vpp"].astype(float),
+            stages=table["pp"].astype(float),
+            copies=shards.copied[s_row] + self._copies_beside(table, carried, replicas, again),
             layers=self.deepest[c_row],
-            buckets=shards.buckets[s_row],
             offload=table["offload"],
             updated=dense + expert,
             held=held,
@@ -175,7 +168,7 @@ class StemModel:
 
     def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array, again: Array) -> Array:
         """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]; `again`
-        as `exposed_data_parallel` takes it."""
+        as `DataParallel` has it."""
         problem, comm = self.model.problem, self.model.problem.stack.communication
         zero, m = table["zero"], table["num_microbatches"].astype(float)
         states = problem.stack.states
@@ -210,7 +203,7 @@ class StemModel:
         recipe, torch = self.model.recipe, states.engine is StateEngine.TORCH
         # FSDP's gradients go out in every micro-batch, and the weights are taken in where they are gathered
         copied = 0.0 if torch else states.host_bytes or states.gradient + recipe.weight_bytes
-        sums = np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch
+        sums = np.where(batch.data.reduces_last[stem], 0.0, m - 1.0) * torch
         return host_seconds(
             batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
             states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),

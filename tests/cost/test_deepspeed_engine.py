@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
 from planner.cost.host import HostModel
 from planner.cost.params import model_parameters
 from planner.errors import UnknownNameError
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
 from tests.problems import costs, dense_model, problem, seconds_of, with_section
@@ -42,7 +42,7 @@ def test_an_update_moves_norms_casts_and_scaled_gradients_too() -> None:
 
 def sent(zero: int) -> dict[str, tuple[str, float]]:
     config = ParallelConfig(dp=8, zero=zero, num_microbatches=4)
-    return {e.what: (e.kind.value, e.calls) for e in exchanges(costs(SUBJECT), config, 0)}
+    return {e.what: (e.kind.value, e.calls) for e in step_messages(costs(SUBJECT), config, 0)}
 
 
 def test_zero_1_and_2_all_reduce_gradients_and_gather_weights_once() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.exchanges import exchanges
 from planner.cost.params import model_parameters
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.rule import Problem
@@ -43,8 +43,8 @@ def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() 
     waiting = with_section(SUBJECT, "states", microbatches_accumulate_whole=True)
     many, lone = (ParallelConfig(dp=8, zero=3, num_microbatches=m) for m in (4, 1))
     units = SUBJECT.model.num_layers + 2
-    sent = {e.what: e.calls for e in exchanges(costs(waiting), many, 0) if e.axis == "dp"}
-    assert sent == {"gradients": units, "weights": 4 * (2 * units - 1)}  # the head stays gathered
+    sent = {e.what: e.calls for e in step_messages(costs(waiting), many, 0) if e.axis == "dp"}
+    assert sent == {"gradients": units, "weights": pytest.approx(4 * (1 + ONCE_MORE) * units, rel=1e-3)}
 
     def held(subject: Problem, config: ParallelConfig, phase: str) -> float:
         detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
@@ -61,13 +61,16 @@ def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() 
 def test_every_layer_the_embedding_and_the_head_are_messages() -> None:
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
     units = SUBJECT.model.num_layers + 2
-    sent = {e.what: e for e in exchanges(costs(SUBJECT), config, 0) if e.axis == "dp"}
+    sent = {e.what: e for e in step_messages(costs(SUBJECT), config, 0) if e.axis == "dp"}
     assert sent["gradients"].calls == 4 * units
-    assert sent["weights"].calls == 4 * (2 * units - 1)  # the head stays gathered
+    assert sent["weights"].forward == 4 * units
+    assert sent["weights"].backward == pytest.approx(
+        4 * ONCE_MORE * units, rel=1e-3
+    )  # the head stays gathered
     carried = sent["weights"].calls * sent["weights"].size
     assert carried == pytest.approx(4 * (1 + ONCE_MORE) * 2 * PARAMETERS, rel=1e-3)
     whole = with_section(SUBJECT, "communication", unit_messages=False)
-    of_step = [e.calls * e.sent for e in exchanges(costs(whole), config, 0) if e.what == "weights"]
+    of_step = [e.calls * e.sent for e in step_messages(costs(whole), config, 0) if e.what == "weights"]
     assert sent["weights"].calls * sent["weights"].sent == pytest.approx(of_step[0])
 
 
@@ -111,7 +114,7 @@ def test_what_stays_is_gathered_once_in_a_micro_batch(stage: StaysGathered) -> N
     layer = (PARAMETERS - root) / 4
     stays = {"nothing": 0, "head": HEAD, "root": root, "last-layer": root + layer}[stage]
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
-    sent = sum(e.calls * e.size for e in exchanges(costs(subject), config, 0) if e.what == "weights")
+    sent = sum(e.calls * e.size for e in step_messages(costs(subject), config, 0) if e.what == "weights")
     assert sent == pytest.approx(4 * 2 * (2 * PARAMETERS - stays))
     # nothing hides them: two gathers and a reduction of twice the bytes, at one rate within a node
     none = with_section(subject, "states", stays_gathered=StaysGathered.NOTHING)

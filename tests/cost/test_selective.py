@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.exchanges import exchanges
 from planner.cost.layer_memory import layer_parts
 from planner.cost.network.collectives import CollectiveKind
 from planner.cost.selective import kept_bytes, kept_shares
+from planner.solve.step_messages import step_messages
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
 from planner.spec.load_model import load_model
 from planner.spec.precision import RECIPES, Precision
@@ -107,7 +107,7 @@ def test_gathers_of_the_stream_are_repeated_and_reductions_are_not() -> None:
     calls = [
         {
             e.kind: e.calls
-            for e in exchanges(costs(subject), each, 0)
+            for e in step_messages(costs(subject), each, 0)
             if e.axis == "tp" and e.what == "hidden_states"
         }
         for each in (config, operations)

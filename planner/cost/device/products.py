@@ -1,6 +1,6 @@
 """How long do the matrix products of a layer take, and quantising what they read?
 
-One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/exposed.py`), launches by the
+One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/messages`), launches by the
 host.
 """
 
@@ -24,7 +24,7 @@ from planner.cost.device.rates import HALF, DeviceRates
 from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
 from planner.cost.flops import Gemm, Shard
 from planner.cost.memory.activations import LayerShape
-from planner.cost.network.messages import gathered_width
+from planner.cost.messages.sizes import gathered_width
 from planner.cost.params_fp8 import gathers_float8
 from planner.spec.config import ConfigTable, distinct
 from planner.spec.machine.accelerator import Architecture

@@ -1,6 +1,6 @@
 """How long do two things take that run at once? Pure arithmetic on their times.
 
-Left out: what runs beside what (`layer.py`), and communication that hides behind a step (`exchanges.py`).
+Left out: what runs beside what (`layer.py`), and what hides messages (`messages`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks.published.sharded_stacks import with_muon, with_stage
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.stack.kinds import StateEngine
@@ -66,10 +66,10 @@ def test_internevo_broadcasts_within_its_groups_and_reduces_over_all_ranks() -> 
     assert 1.5 * shards.gather[1] < shards.gather[0]
     assert shards.reduce[1] == shards.reduce[0]
     parts = [
-        {one.what: one.part for one in exchanges(costs(subject), config, 0) if one.axis == "dp"}
+        {one.what: one.ranks for one in step_messages(costs(subject), config, 0) if one.axis == "dp"}
         for config in both
     ]
-    assert parts == [{"gradients": None, "weights": None}, {"gradients": None, "weights": (8.0, 1.0)}]
+    assert parts == [{"gradients": 32.0, "weights": 32.0}, {"gradients": 32.0, "weights": 8.0}]
 
 
 def test_muon_of_others_is_sharded_as_adam_is() -> None:

@@ -10,7 +10,7 @@ import pytest
 from planner.cost.device.updates import trained_tensors
 from planner.cost.flops import layer_gemms
 from planner.cost.memory.activations import layer_activations
-from planner.cost.network.messages import key_value_bytes
+from planner.cost.messages.sizes import key_value_bytes
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details

@@ -1,6 +1,6 @@
 """How large are the messages of a layer's parallelism?
 
-Left out: how often they are sent (`cost/exchanges.py`) and over which links (`network/traffic.py`).
+Left out: how often they are sent and over which links (the files of each axis).
 """
 
 from __future__ import annotations
