@@ -60,9 +60,9 @@ def data_messages(
     replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
     shared = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
     sides = (("dp", t, replicas, shared[0]), ("edp", e * et, expert_replicas, shared[1]))
-    loads = zip(load.trained, load.gathered, load.again, sides, strict=True)
+    loads = list(zip(load.trained, load.gathered, load.again, sides, strict=True))
     scatter, reduce, gather = list[Message](), list[Message](), list[Message]()
-    for size, whole, part, (axis, inner, ranks, shards) in loads:
+    for size, whole, part, (axis, inner, ranks, shards) in loads if problem.model.is_moe else loads[:1]:
         everyone, inside = (group_links(inner, group, cluster) for group in (ranks, shards))
         sent = np.where(size > 0, np.maximum(load.units, 1.0), 1.0) if comm.unit_messages else 1.0
         if comm.owner_messages:  # of no more ranks than there are tensors

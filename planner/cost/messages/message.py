@@ -88,9 +88,10 @@ class Message:
 
     @cached_property
     def seconds(self) -> Quantity:
-        """Of one call, whatever hides it [s]."""
+        """Of one call, whatever hides it; what has no bytes is not sent [s]."""
         if (d := self.dispatch) is None:
-            return self.factor * collective_time(self.kind, self.size, self.links, self.rates)
+            one = collective_time(self.kind, self.size, self.links, self.rates)
+            return np.where(np.asarray(self.size) > 0, self.factor * one, 0.0)
         sent = dispatch_time(
             self.size, d.top_k, d.experts, self.links, self.rates, d.chosen, d.copies, d.shards
         )

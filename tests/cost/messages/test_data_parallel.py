@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from planner.cost.messages.data_parallel import DataParallel, exposed_data_parallel
+from planner.cost.network.collectives import all_reduce_time
+from planner.cost.network.traffic import group_links
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.stack.time import Communication
+from tests.problems import costs, dense_model, problem
 
 COMM = Communication(dp_overlap=0.5, fsdp_overlap=0.5, overlap_slowdown=0.0, bucket_latency="0 s")
 
@@ -120,3 +124,15 @@ def test_sharded_gradients_may_overlap_less() -> None:
     comm = COMM.model_copy(update={"dp_overlap": 1.0, "sharded_dp_overlap": 0.0})
     assert exposed(0, 1.0, 1.0, stage=9.0, comm=comm) == pytest.approx(0.1)
     assert exposed(1, 1.0, 1.0, stage=9.0, comm=comm) == pytest.approx(2.0)
+
+
+def test_a_model_without_experts_sends_nothing_of_them() -> None:
+    """Seconds of its gradients are those of one all-reduce, whatever the ranks that would share experts."""
+    subject = problem(dense_model(8), "2x8 h100 400G-ib")
+    model = costs(subject)
+    shards = model.prepare(ConfigTable.of([ParallelConfig(tp=2, dp=8, num_microbatches=8)])).shards
+    size = np.array([subject.stack.communication.gradient_bytes * shards.most_dense[0]])
+    seconds = all_reduce_time(
+        size, group_links(np.array([2.0]), np.array([8.0]), subject.cluster), model.links
+    )
+    assert float(shards.reduce[0]) == pytest.approx(subject.stack.communication.dp_time * float(seconds[0]))
