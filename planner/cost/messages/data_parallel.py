@@ -133,7 +133,7 @@ def exposed_data_parallel(x: DataParallel, stage_time: Array, layers: Array, com
         waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
         exposed = np.where(x.waits_whole, waited, exposed)
     exposed = exposed + between * np.where(in_each & ~x.reduces_last, microbatches, 1.0)
-    return np.where(x.ranks > 1, exposed + comm.bucket_latency * x.buckets * (x.ranks - 1), 0.0)
+    return np.asarray(exposed + comm.bucket_latency * x.buckets * (x.ranks - 1))
 
 
 def _once(

@@ -13,6 +13,7 @@ from planner.spec.stack.time import Communication
 from tests.problems import costs, dense_model, problem
 
 COMM = Communication(dp_overlap=0.5, fsdp_overlap=0.5, overlap_slowdown=0.0, bucket_latency="0 s")
+SLOW = COMM.model_copy(update={"bucket_latency": 1e-6})
 
 
 def row_of(
@@ -103,14 +104,13 @@ def test_what_is_hidden_slows_down_what_hides_it() -> None:
 
 
 def test_buckets_cost_latency_per_rank() -> None:
-    comm = COMM.model_copy(update={"bucket_latency": 1e-6})
-    more = exposed(0, 1.0, 0.0, buckets=100, ranks=64, comm=comm) - exposed(0, 1.0, 0.0, ranks=64)
+    more = exposed(0, 1.0, 0.0, buckets=100, ranks=64, comm=SLOW) - exposed(0, 1.0, 0.0, ranks=64)
     assert more == pytest.approx(100 * 63 * 1e-6)
 
 
 @pytest.mark.parametrize("zero", range(4))
 def test_a_rank_alone_exchanges_nothing(zero: int) -> None:
-    assert exposed(zero, 3.0, 2.0, ranks=1.0, buckets=100) == 0.0
+    assert exposed(zero, 0.0, 0.0, ranks=1.0, buckets=100, comm=SLOW) == 0.0
 
 
 @pytest.mark.parametrize("zero", range(4))
