@@ -29,7 +29,8 @@ def with_exposed(model: CostModel, placement: Placement, time: Mapping[str, floa
     messages = StepMessages.of(model, placement.config)
     exposed = layer_terms(messages, placement.stage)
     busy = busy_by_term(one for axis in placement.axes for one in axis.exchanges)
-    exposed["pp_comm"] = min(time.get("pp_comm", 0.0), busy["pp_comm"])
+    for term in ("pp_comm", "optimizer"):
+        exposed[term] = min(time.get(term, 0.0), busy[term])
     whole = time.get("dp_comm", 0.0)  # of the heaviest stages, with copies beside their messages
     exposed["dp_comm"] = busy["dp_comm"] * whole / (max(heaviest_data_parallel(messages), whole) or 1.0)
     axes = []

@@ -28,7 +28,7 @@ from planner.cost.messages.data_parallel import reduces_whole, rounds
 from planner.cost.messages.experts import expert_messages
 from planner.cost.messages.message import HiddenBy, Message, SentMessage, merged
 from planner.cost.messages.pipeline import boundary_messages, gathers_behind_boundary
-from planner.cost.messages.tensor import tensor_messages
+from planner.cost.messages.tensor import momentum_message, tensor_messages
 from planner.cost.model import CostModel
 from planner.cost.network.collectives import CollectiveKind
 from planner.cost.network.traffic import boundary_tier, pipeline_links
@@ -72,6 +72,7 @@ class StepMessages:
                 found += self._of_layer(layer, m * float(layers[kind]), again)
         found += self._of_pipeline(stage)
         found += self._of_data_parallel(stage)
+        found += self._of_update(stage)
         return merged(found)
 
     def layers(self, stage: int) -> Array:
@@ -159,6 +160,22 @@ class StepMessages:
         if self.prepared.shards.copied[0] > 0 and stage in (0, self.config.pp - 1):
             copied = self.model.shards.copied_embedding(keys["tp"].astype(float))
             yield embedding_message(problem, rates, keys, copied).times(0.0, 1.0)
+
+    def _of_update(self, stage: int) -> Iterator[SentMessage]:
+        """Momentum of whole matrices, of which a mean rank updates its part (`cost.muon`)."""
+        muon, classes, keys = self.model.layers.muon, self.prepared.classes, self.keys
+        if muon is None:
+            return
+        t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
+        replicas = classes.copies[:1] * c * d
+        for kind, count in zip(muon.kinds, classes.copies[0] * self.layers(stage), strict=True):
+            for one in (matrix for matrix in kind if matrix.divided):
+                held, ranks = (count / e, t * replicas / (e * et)) if one.expert else (count, replicas)
+                shared = ranks if self.config.zero else 1.0
+                sent = momentum_message(
+                    self.model.problem, self.model.links, one.elements, et if one.expert else t, one.expert
+                )
+                yield sent.times(0.0, float(np.asarray(one.count * held / shared).item()))
 
     def _load(self, stage: int) -> StageLoad:
         """What a stage holds, of which the cost has the heaviest."""

@@ -1,4 +1,4 @@
-"""Which messages does tensor parallelism send in a layer, and what hides them?
+"""Which messages does tensor parallelism send in a layer and in an update of whole matrices, and what hides them?
 
 Left out: the vocabulary-parallel embedding and loss, gathers of shards behind a pipeline's boundary (`pipeline.py`).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost.memory.activations import LayerShape
 from planner.cost.messages.message import HiddenBy, Message
@@ -25,6 +26,8 @@ from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import StateEngine
+
+Array = NDArray[np.float64]
 
 
 def tensor_messages(problem: Problem, rates: LinkRates, layer: Layer, x: LayerShape) -> tuple[Message, ...]:
@@ -71,6 +74,19 @@ def tensor_messages(problem: Problem, rates: LinkRates, layer: Layer, x: LayerSh
         sums = replace(bare, what="targets_of_indexers", kind=CollectiveKind.ALL_REDUCE, size=targets)
         found.append(sums.called(0.0, many))
     return tuple(found)
+
+
+def momentum_message(
+    problem: Problem, rates: LinkRates, elements: float, ranks: Array, expert: bool
+) -> Message:
+    """The gather of the fp32 momentum of a matrix of so many elements that `ranks` divide (n,), by the optimizer that
+    works on whole matrices (`cost/muon.py`), under nothing."""
+    group = group_links(1.0, ranks, problem.cluster)
+    message = Message(
+        "etp" if expert else "tp", CollectiveKind.ALL_GATHER, "momentum_of_matrices", 4.0 * elements, group, rates,
+        term="optimizer",
+    )  # fmt: skip
+    return message.called(0.0, ranks > 1)
 
 
 def gathers_inputs_again(problem: Problem) -> bool:
