@@ -26,10 +26,11 @@ from typing import Any, Final
 
 from benchmarks.results_file import write_section
 from benchmarks.tiny_configs import tiny_fields
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.replay import replay
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.timeline import blocks_after
 from planner.dryrun.transformers.recipe import Recipe, Weights
 from planner.errors import PlannerError

@@ -21,10 +21,10 @@ from planner.calibrate.predict import predicted_cost
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
 from planner.catalog.load_stacks import load_stack
+from planner.cost.captured.kernels import Device
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
 from planner.dryrun.question import capability_of
-from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import time_of
 from planner.dryrun.torchtitan.recipe import EAGER, TitanRecipe, launched_recipe

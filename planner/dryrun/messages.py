@@ -20,8 +20,8 @@ import torch.distributed as distributed
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed.distributed_c10d import ProcessGroup, _resolve_process_group
 
+from planner.cost.captured.operation import Message
 from planner.dryrun.recorder import Recorder
-from planner.dryrun.recording import Message
 
 _SPACES: Final = ("c10d", "_c10d_functional", "_dtensor")
 _RESULT: Final = -1

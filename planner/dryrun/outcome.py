@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.replay import replay
 from planner.dryrun.allocator.result import OutOfMemory
 from planner.dryrun.allocator.settings import AllocatorSettings, read_alloc_conf
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.timeline import HeldBlocks, Moment, blocks_after, operation_at, timeline_of
 from planner.spec.verdict import MemoryVerdict
 

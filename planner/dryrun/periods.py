@@ -13,7 +13,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from planner.dryrun.recording import Phase, Recording
+from planner.cost.captured.operation import Phase
+from planner.dryrun.recording import Recording
 
 PERIODS: Final = 4  # of a short model
 _LONGEST: Final = 8  # layers in a period

@@ -18,6 +18,7 @@ from planner.ask.question import DryrunQuestion, Question
 from planner.ask.request import DEFAULT_SEQ_LEN, resolve
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
+from planner.cost.captured.kernels import Device
 from planner.cost.network.communicators import communicator_bytes
 from planner.dialect import option
 from planner.dryrun.allocator.settings import AllocatorSettings
@@ -27,7 +28,6 @@ from planner.dryrun.outcome import RankMemory, memory_of
 from planner.dryrun.recording import Recording
 from planner.dryrun.refused import leave_out
 from planner.dryrun.software import SOFTWARE, TRANSFORMERS, Record, Software, quiet
-from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import RankTime, time_of
 from planner.dryrun.transformers.asked import STACK

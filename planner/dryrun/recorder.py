@@ -15,9 +15,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.cost.captured.operation import HostWork, Message, Operation, Phase, Shape
 from planner.dryrun.kernels import PRODUCTS, asked_inside, workspace
 from planner.dryrun.periods import Links
-from planner.dryrun.recording import Holds, HostWork, Message, Operation, Phase, Recording, Shape, Wait
+from planner.dryrun.recording import Holds, Recording, Wait
 from planner.dryrun.values import Values, forget_value
 
 

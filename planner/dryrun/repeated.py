@@ -14,10 +14,11 @@ from itertools import groupby
 from math import prod
 from typing import NamedTuple
 
+from planner.cost.captured.operation import Operation, Shape
 from planner.dryrun.allocator.trace import Kind
 from planner.dryrun.folding import UnequalPartsError
 from planner.dryrun.periods import PERIODS, Links, Stretch
-from planner.dryrun.recording import Operation, Recording, Shape, Wait
+from planner.dryrun.recording import Recording, Wait
 from planner.dryrun.short_record import (
     BLOCKS,
     OPERATIONS,

@@ -14,9 +14,10 @@ from typing import Final
 
 import numpy as np
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.rounding import Column
 from planner.dryrun.allocator.trace import Kind
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 
 POINTS: Final = 400  # of a timeline
 _KINDS: Final = tuple(Holds)

@@ -12,11 +12,11 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 
 from planner import __version__
+from planner.cost.captured.operation import Phase
 from planner.dialect import option
 from planner.dryrun.beside_snapshot import Beside
 from planner.dryrun.outcome import Alive, RankMemory
 from planner.dryrun.question import DryRun
-from planner.dryrun.recording import Phase
 from planner.dryrun.timing.step import RankTime
 from planner.report.dryrun_file import needed_once
 from planner.report.snapshot import snapshot_facts, snapshot_section

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.outcome import RankMemory
-from planner.dryrun.recording import Holds, Phase
+from planner.dryrun.recording import Holds
 from planner.spec.findings import Said
 from planner.spec.verdict import MemoryVerdict
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.replay import replay
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.timeline import HeldBlocks, blocks_after
 from planner.dryrun.transformers.recipe import Recipe
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.cost.captured.operation import Phase
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.recipe import Recipe, Texts
 from planner.errors import UnsupportedError
 from tests.dryrun.steps import TINY, held, memory, recorded

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.allocator.trace import Kind
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recording import Phase, Recording
+from planner.dryrun.recording import Recording
 from planner.dryrun.transformers.recipe import Checkpointing, Recipe
 from planner.errors import InputError
 

@@ -10,10 +10,10 @@ import pytest
 
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
+from planner.cost.captured.kernels import Device
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.deepspeed.recipe import DeepspeedRecipe, deepspeed_recipe
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import time_of
 from planner.errors import UnsupportedError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cost.captured.operation import Operation, Phase
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import Alive, memory_of
-from planner.dryrun.recording import Holds, Operation, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.spec.verdict import MemoryVerdict
 
 MIB = 2**20

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recording import Holds, Operation, Phase
+from planner.cost.captured.operation import Operation, Phase
+from planner.dryrun.recording import Holds
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Update, Weights
 from planner.errors import InputError, UnsupportedError
 from tests.dryrun.steps import HOPPER, PARAMETERS, PLAIN, TINY, TOKENS, held, memory, names, recorded

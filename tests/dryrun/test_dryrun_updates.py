@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.recording import Holds, Phase
+from planner.cost.captured.operation import Phase
+from planner.dryrun.recording import Holds
 from planner.dryrun.transformers.recipe import Recipe, Update, Weights
 from tests.dryrun.steps import HOPPER, TINY, held, memory
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cost.captured.operation import Operation, Phase
 from planner.dryrun.folding import SHORTEST, Part, UnequalPartsError, lengthened
-from planner.dryrun.recording import Holds, Operation, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 
 
 class Program:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from planner.cost.captured.operation import Phase
 from planner.cost.params import model_parameters
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.asked import AnyRecipe
 from planner.dryrun.outcome import RankMemory, memory_of
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Sharding, Weights
 from tests.dryrun.steps import HOPPER, LIMIT, PARAMETERS, PLAIN, held
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.question import _Runs
-from planner.dryrun.recording import Phase, Recording
+from planner.dryrun.recording import Recording
 from tests.dryrun.test_dryrun_outcome import MIB, Written
 
 

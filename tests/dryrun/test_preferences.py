@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.cost.captured.operation import Phase
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Method, Objective, Recipe, Weights
 from planner.spec.job import AdapterTargets
 from tests.dryrun.steps import PARAMETERS, TINY, at_end_of_forward, held, memory, recorded

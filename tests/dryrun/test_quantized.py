@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.cost.captured.operation import Phase
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Weights
 from planner.spec.job import AdapterTargets
 from tests.dryrun.steps import HOPPER, TINY, held, memory

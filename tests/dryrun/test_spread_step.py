@@ -8,10 +8,11 @@ import pytest
 
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
+from planner.cost.captured.kernels import Device
+from planner.cost.captured.operation import Phase
 from planner.dryrun.allocator.settings import AllocatorSettings
 from planner.dryrun.outcome import memory_of
-from planner.dryrun.recording import Holds, Phase, Recording
-from planner.dryrun.timing.kernels import Device
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.timing.messages import Wires
 from planner.dryrun.timing.step import time_of
 from planner.dryrun.transformers.recipe import Adapters, Sharding, Update, Weights

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.outcome import RankMemory
 from planner.dryrun.question import DryRun
-from planner.dryrun.recording import Phase
 from planner.dryrun.timing.step import RankTime
 from planner.report.dryrun import dryrun_document, dryrun_facts
 from planner.spec.verdict import MemoryVerdict

@@ -1,7 +1,7 @@
 """How long does an operation take that only moves bytes, some of which a cache holds?
 
 One operation of PyTorch, whose operands may lie differently in memory. Left out: which bytes (`passes.py`,
-`dryrun/timing/traffic.py`).
+`cost/captured/traffic.py`).
 """
 
 from __future__ import annotations

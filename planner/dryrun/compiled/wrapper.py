@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import torch
 
+from planner.cost.captured.operation import Shape
 from planner.dryrun.recorder import Recorder, flags_of, shape_of
-from planner.dryrun.recording import Shape
 
 FUSED: Final = "inductor.fused"
 _POINTERS: Final = re.compile(r"\b(in_out_ptr|in_ptr|out_ptr)\d+")

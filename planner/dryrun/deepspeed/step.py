@@ -19,11 +19,12 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.deepspeed.held import hold_gradients, hold_states, zero_blocks_told
 from planner.dryrun.deepspeed.recipe import DeepspeedRecipe
 from planner.dryrun.processes import Device, process_of
 from planner.dryrun.recorder import Recorder
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.library import not_traced, on_device
 from planner.dryrun.transformers.model import config_of, experts_of, plain_token, prepared
 from planner.dryrun.transformers.recipe import MOST_MICROBATCHES

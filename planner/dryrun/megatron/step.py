@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.megatron.core import (
     Float16Module,
     GPTModel,
@@ -35,7 +36,7 @@ from planner.dryrun.megatron.settings import Settings, settings_of
 from planner.dryrun.megatron.stand_ins import NoValues, without_gpu
 from planner.dryrun.on_cuda import cuda_branches
 from planner.dryrun.recorder import Recorder
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.errors import PlannerError, UnsupportedError, in_short
 
 

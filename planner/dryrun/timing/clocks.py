@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dryrun.recording import HOST, Operation, Wait
+from planner.cost.captured.operation import Operation
+from planner.dryrun.recording import HOST, Wait
 
 Array = NDArray[np.float64]
 MAIN = 0  # the queue that nobody made

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.cost.captured.operation import Message
 from planner.cost.network.collectives import CollectiveKind, collective_time
 from planner.cost.network.traffic import group_links
-from planner.dryrun.recording import Message
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkRates
 

@@ -1,6 +1,6 @@
 """How long do the phases of a recorded step take? `time_of`.
 
-A fold over the operations of the second step: what each takes on the device (`kernels.py`) or on the links
+A fold over the operations of the second step: what each takes on the device (`cost/captured/`) or on the links
 (`messages.py`), when the host issues it, and clocks (`clocks.py`). Left out: what the host does between steps, such as
 loading data; ranks that come late to a message.
 """
@@ -15,11 +15,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dryrun.recording import Message, Operation, Phase, Recording, Wait
+from planner.cost.captured.kernels import Device
+from planner.cost.captured.operation import Message, Operation, Phase
+from planner.cost.captured.seconds import device_seconds, issue_seconds
+from planner.cost.captured.traffic import plain_name
+from planner.dryrun.recording import Recording, Wait
 from planner.dryrun.timing.clocks import MAIN, Ended, ended
-from planner.dryrun.timing.kernels import Device
 from planner.dryrun.timing.messages import Wires
-from planner.dryrun.timing.traffic import moved_by, plain_name
 from planner.spec.machine.host import HostRates
 
 Array = NDArray[np.float64]
@@ -100,46 +102,6 @@ def _message_seconds(messages: Sequence[Message], wires: Wires | None) -> list[f
         return [0.0] * len(messages)
     known = {one: wires.seconds(one) for one in set(messages)}
     return [known[one] for one in messages]
-
-
-def device_seconds(operations: Sequence[Operation], device: Device) -> Array:
-    """What each operation takes on the device (n,) [s], worked out once for those alike."""
-    known: dict[tuple[object, ...], float] = {}
-    found = np.empty(len(operations))
-    for i, one in enumerate(operations):
-        key = one.name, one.taken, one.given, one.flags, one.alike
-        if key not in known:
-            known[key] = device.seconds(one)
-        found[i] = known[key]
-    return found
-
-
-def issue_seconds(operations: Sequence[Operation], host: HostRates) -> Array:
-    """What the host takes from issuing one operation until it has issued the next (n,) [s]."""
-    found = np.empty(len(operations))
-    kernels: dict[tuple[object, ...], int] = {}
-    before = None
-    for i, one in enumerate(operations):
-        if one.phase is not Phase.OPTIMIZER:
-            key = one.name, one.taken, one.given, one.flags
-            if key not in kernels:
-                kernels[key] = sum(part.kernels for part in moved_by(one))
-            seconds = _issue(one, kernels[key], host)
-            found[i] = seconds + (host.call if one.phase is not before else 0.0)
-        else:
-            found[i] = _issue(one, 1, host) + host.listed * len(one.taken)
-        before = one.phase
-    return found
-
-
-def _issue(operation: Operation, kernels: int, host: HostRates) -> float:
-    """Time of the host for one operation and what it does before it [s]."""
-    work = operation.host
-    each, view = host.operation, host.view
-    if work.by_autograd:
-        each, view = host.backward_operation, host.backward_view
-    own = each + host.kernel * (kernels - 1) if kernels else view
-    return own + view * work.views + host.module * work.modules
 
 
 def _reads(operations: Sequence[Operation]) -> list[int]:

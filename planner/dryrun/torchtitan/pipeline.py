@@ -20,9 +20,9 @@ from torch.distributed.pipelining._utils import (
 )
 from torch.distributed.tensor import DTensor, Shard
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.folding import SHORTEST, Part
 from planner.dryrun.recorder import Recorder
-from planner.dryrun.recording import Phase
 from planner.dryrun.torchtitan.recipe import TitanRecipe
 
 _ALL_IN_FLIGHT: Final = ("GPipe", "LoopedBFS")

@@ -33,11 +33,12 @@ from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # 
 from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
+from planner.cost.captured.operation import Phase  # noqa: E402
 from planner.dryrun.folding import UnequalPartsError, lengthened  # noqa: E402
 from planner.dryrun.on_cuda import cuda_branches  # noqa: E402
 from planner.dryrun.processes import process_of  # noqa: E402
 from planner.dryrun.recorder import Recorder  # noqa: E402
-from planner.dryrun.recording import Holds, Phase, Recording  # noqa: E402
+from planner.dryrun.recording import Holds, Recording  # noqa: E402
 from planner.dryrun.torchtitan.attention import Mask, flex_attention  # noqa: E402
 from planner.dryrun.torchtitan.models import torchtitan_model  # noqa: E402
 from planner.dryrun.torchtitan.pipeline import Stage, stage_alone  # noqa: E402

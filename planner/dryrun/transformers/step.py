@@ -18,10 +18,11 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from planner.cost.captured.operation import Phase
 from planner.dryrun.folding import UnequalPartsError
 from planner.dryrun.periods import Links
 from planner.dryrun.recorder import Recorder
-from planner.dryrun.recording import Holds, Phase, Recording
+from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.repeated import repeated
 from planner.dryrun.transformers.batches import inputs_of
 from planner.dryrun.transformers.library import not_traced, on_device

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.dryrun.recording import HOST, Message, Operation, Phase, Wait
+from planner.cost.captured.operation import Message, Operation, Phase
+from planner.dryrun.recording import HOST, Wait
 from planner.dryrun.timing.clocks import ended
 
 SENT = Message("all_gather", 1, 2, 1, apart=False)

@@ -3,9 +3,9 @@
 import pytest
 
 from planner.catalog.cluster_rates import rates_of
+from planner.cost.captured.operation import Message
 from planner.cost.network.collectives import all_gather_time, all_reduce_time
 from planner.cost.network.traffic import group_links
-from planner.dryrun.recording import Message
 from planner.dryrun.timing.messages import Wires
 from planner.spec.machine.load_cluster import load_cluster
 

@@ -7,6 +7,9 @@ import pytest
 
 from planner.catalog.load_host import load_host_rates
 from planner.catalog.loader import load_kernel_rates
+from planner.cost.captured.kernels import Device
+from planner.cost.captured.operation import HostWork, Operation, Phase, Shape
+from planner.cost.captured.seconds import issue_seconds
 from planner.cost.device.flash import cudnn_slowdown
 from planner.cost.device.kernels import (
     Roofline,
@@ -16,9 +19,8 @@ from planner.cost.device.kernels import (
     grouped_gemm_backward_time,
     grouped_gemm_time,
 )
-from planner.dryrun.recording import HostWork, Operation, Phase, Recording, Shape
-from planner.dryrun.timing.kernels import Device
-from planner.dryrun.timing.step import issue_seconds, time_of, time_of_operations
+from planner.dryrun.recording import Recording
+from planner.dryrun.timing.step import time_of, time_of_operations
 from planner.spec.machine.load_cluster import accelerator_names, load_accelerator
 from planner.spec.precision import Dtype
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from planner.cost.captured.operation import Operation, Shape
+from planner.cost.captured.traffic import moved_by, plain_name, total
 from planner.cost.device.flash import (
     FLEX_SLOWDOWN,
     MEMORY_EFFICIENT_SLOWDOWN,
@@ -28,8 +30,6 @@ from planner.cost.device.kernels import (
     misaligned_slowdown,
 )
 from planner.cost.device.moved import Moved, moved_time
-from planner.dryrun.recording import Operation, Shape
-from planner.dryrun.timing.traffic import moved_by, plain_name, total
 from planner.spec.machine.accelerator import Accelerator, Architecture
 from planner.spec.machine.rates import KernelRates
 from planner.spec.precision import Dtype

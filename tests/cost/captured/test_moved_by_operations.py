@@ -2,9 +2,9 @@
 
 import pytest
 
+from planner.cost.captured.operation import Operation, Phase, Shape
+from planner.cost.captured.traffic import moved_by, width
 from planner.cost.device.moved import Access
-from planner.dryrun.recording import Operation, Phase, Shape
-from planner.dryrun.timing.traffic import moved_by, width
 
 
 def tensor(*shape: int, dtype: str = "bfloat16") -> Shape:

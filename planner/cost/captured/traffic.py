@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Final
 
+from planner.cost.captured.operation import Operation, Shape
 from planner.cost.device.moved import Access, Moved
-from planner.dryrun.recording import Operation, Shape
 
 _BYTES: Final = {"bool": 1, "complex64": 8, "complex128": 16}
 _CASTS: Final = ("_to_copy", "copy_")  # have a kernel for each pair of formats

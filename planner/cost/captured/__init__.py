@@ -1,0 +1,1 @@
+"""What software runs, as it was read off the software: lists of operations of PyTorch, and how long they take."""
