@@ -24,7 +24,7 @@ from benchmarks.published.runs import Run, RunReader, read_models, read_rows
 from benchmarks.published.validate import validation_answers
 from planner.calibrate.statistics import Answer, sweep_summaries
 from planner.catalog.cluster_rates import rates_of
-from planner.cost.layer import LayerCost
+from planner.cost.layer_cost import LayerCost
 from planner.cost.model import CostModel
 from planner.cost.network.overlap import soft_maximum
 from planner.cost.pipeline.step import FORWARD_SHARE

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from planner.ask.request import cost_model
 from planner.catalog.load_stacks import load_stack
 from planner.cost.flops import layer_counts, seen_pairs
-from planner.cost.layer import LayerCost
+from planner.cost.layer_cost import LayerCost
 from planner.cost.model import CostModel
 from planner.space.axes import RESTRICTABLE
 from planner.space.enumerate import enumerate_configs

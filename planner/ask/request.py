@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
+from planner.catalog.load_operations import operations_of
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
 from planner.catalog.stack_options import (
@@ -149,9 +150,8 @@ def resolve(
     job = job_of(request, seq_len, batch, precision, model, stack, assumed)
     assumed += _fine_tuning(job, stack)
     assumed += (*missing_kernels(stack, model, cluster.accelerator, job.precision), *said_of_host(cluster))
-    problem = Problem(
-        model, cluster, job, with_device_kernels(stack, model, cluster.accelerator, job.precision)
-    )
+    stack = with_device_kernels(stack, model, cluster.accelerator, job.precision)
+    problem = Problem(model, cluster, job, stack, operations_of(stack.base, model))
     _check_ring(request.restrict, problem)
     _check_tokens(job)
     return problem, tuple(assumed)

@@ -143,7 +143,7 @@ def states_held(
     held, linear = np.zeros_like(shards.dense[shards.of_row]), []
     groups = shard_groups(hybrid, replicas, expert_replicas)
     for size, shared in zip((shards.dense, shards.expert), groups, strict=True):
-        states = state_bytes(zero, shared, replicas, stack, job)
+        states = state_bytes(zero, shared, replicas, stack, job, problem.casts_listed)
         if job.lora_rank is not None:
             states = frozen(
                 states, weights_sharded(zero, stack.states.engine), shared, FROZEN_BYTES[job.frozen_bits]
@@ -225,6 +225,8 @@ def _least_of_keys(
     model: LayerModel, cuts: ConfigTable, present: NDArray[np.bool_], late: LateAxes
 ) -> _LeastOfKeys:
     """What a layer takes at least, some keys at a time."""
+    if model.problem.casts_listed:  # of sharded weights the fewest copies are kept
+        cuts = ConfigTable({**cuts.columns, "zero": np.full(len(cuts), late.zero, dtype=np.int32)})
     first, of_row = distinct(*model.columns(cuts))
     parts = []
     for start in range(0, len(first), KEYS_AT_A_TIME):

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import AdapterModel
+from planner.cost.captured.layers import listed_layers
 from planner.cost.device.graphs import (
     Capture,
-    LayerGraphs,
     capture_of,
     layer_graphs,
 )
@@ -28,6 +28,7 @@ from planner.cost.edges import EdgeCost, EdgeModel
 from planner.cost.flops import layer_gemms
 from planner.cost.host import HostModel, gathered_by_hooks, has_hooks
 from planner.cost.kept_tables import KeptTables
+from planner.cost.layer_cost import TIME_TERMS, LayerCost, chained
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.layer_peaks import forward_bytes
 from planner.cost.memory.activations import LayerShape
@@ -49,74 +50,6 @@ if TYPE_CHECKING:
     from planner.cost.levels import LayerColumns
 
 Array = NDArray[np.float64]
-
-TIME_TERMS = ("gemm", "attention", "indexer", "memory_bound", "tp_comm", "cp_comm", "ep_comm")
-
-# fields of `LayerCost` that blocks of a layer add to
-_ADDED = (
-    "host",
-    "again",
-    "again_full",
-    "time",
-    "time_full",
-    "forward_time",
-    "weight_gradient",
-    "hidden",
-    "due",
-    "kept",
-)
-
-
-@dataclass(frozen=True)
-class LayerCost:
-    """One kind of layer, one value per key.
-
-    `forward`, `backward`: exposed device seconds by term of `TIME_TERMS`. `host`: launch floor of forward and
-    backward [s]. `again`: seconds to recompute the key's modules, `again_full` the whole layer.
-    `time`, `time_full`: forward and backward including recomputation and the host's floor, `forward_time` its
-    forward share [s]. `weight_gradient`: seconds of the weight gradients, a part of backward: where the host's launches
-    take longer than the device, as large a share of theirs as of the device's.
-    `hidden`: seconds of `time` that an overlapped pair of two micro-batches saves. `due`: bytes held from the input
-    gradient to a weight gradient that runs apart. `kept`, `kept_full`: bytes held from forward to backward.
-    `working`: bytes alive only while the layer's own backward runs, beside what is kept; `working_full` when the
-    layer was recomputed. `ahead`: bytes alive while its forward runs, of which it keeps its input alone. `graphs`:
-    memory of its CUDA graphs, None where no key captures any.
-    """
-
-    forward: dict[str, Array]
-    backward: dict[str, Array]
-    host: Array
-    again: Array
-    again_full: Array
-    time: Array
-    time_full: Array
-    forward_time: Array
-    weight_gradient: Array
-    hidden: Array
-    due: Array
-    kept: Array
-    kept_full: Array
-    working: Array
-    working_full: Array
-    ahead: Array
-    graphs: LayerGraphs | None = None
-
-
-def _chained(first: LayerCost, then: LayerCost) -> LayerCost:
-    """The cost of a layer of two blocks: of both, except that the second one's tensors are gone when the first runs
-    backward, and that one that is recomputed keeps its own input alone and makes all of both again."""
-    total: dict[str, Any] = {name: getattr(first, name) + getattr(then, name) for name in _ADDED}
-    for side in ("forward", "backward"):
-        ahead, behind = getattr(first, side), getattr(then, side)
-        total[side] = {term: ahead[term] + behind[term] for term in ahead}
-    remade = first.working_full - first.working
-    return LayerCost(
-        **total,
-        kept_full=first.kept_full,
-        working=np.maximum(then.working, first.working - then.kept),
-        working_full=np.maximum(first.working_full, remade + then.working_full + then.kept_full),
-        ahead=np.maximum(first.ahead, first.kept_full + then.ahead),
-    )
 
 
 @dataclass(frozen=True)
@@ -171,6 +104,7 @@ class LayerModel:
         self.host = HostModel(problem)
         self._ends = EdgeModel(problem, self.products, self.host)
         self.muon = MuonModel(self.rates, links) if problem.deals_matrices else None
+        self.listed = listed_layers(problem, kernels, self.host.slowdown)
         self.recipe = self.rates.recipe
         self.bandwidth = self.rates.bandwidth
         self.gemm_peak = self.rates.gemm_peak
@@ -233,12 +167,17 @@ class LayerModel:
         axes = ("tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "cuda_graph_impl",
                 "cuda_graph_modules")  # fmt: skip
         gathers = [gathered_by_hooks(table, self.problem)] if has_hooks(self.problem) else []
-        return [*(table[axis] for axis in axes), (table["pp"] > 1).astype(np.int32), *gathers]
+        casts = [(table["zero"] < 2).astype(np.int32)] if self.problem.casts_listed else []
+        return [*(table[axis] for axis in axes), (table["pp"] > 1).astype(np.int32), *gathers, *casts]
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key."""
+        formula = self._by_formulas(layer, keys)
+        return formula if self.listed is None else self.listed.layer(formula, layer, keys)
+
+    def _by_formulas(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         if layer.then is not None:
-            return _chained(*(self.layer(block, keys) for block in layer.blocks))
+            return chained(*(self._by_formulas(block, keys) for block in layer.blocks))
         x = self.shape(keys, layer)
         longest = self._longest(keys, layer, x)
         capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe
@@ -364,4 +303,5 @@ class LayerModel:
     def edges(self, keys: ConfigTable) -> EdgeCost:
         """Cost of the embedding, and of the head with the loss, for every key."""
         x = self.shape(keys, None)
-        return self._ends.cost(keys, x, self._longest(keys, None, x))
+        formula = self._ends.cost(keys, x, self._longest(keys, None, x))
+        return formula if self.listed is None else self.listed.edges(formula, keys)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.device.graphs import LayerGraphs, no_graphs
-from planner.cost.layer import TIME_TERMS, LayerModel
+from planner.cost.layer import LayerModel
+from planner.cost.layer_cost import TIME_TERMS
 from planner.cost.memory.activations import HeadActivations
 from planner.cost.messages.exposure import pass_seconds
 from planner.cost.messages.pipeline import boundary_messages, gathers_behind_boundary

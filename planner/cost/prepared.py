@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import are_simulated
-from planner.cost.layer import TIME_TERMS, LayerModel
+from planner.cost.layer import LayerModel
+from planner.cost.layer_cost import TIME_TERMS
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.graph_pool import RowGraphs
 from planner.cost.memory.peak import Kept, MemoryCost, memory_cost, worst_moment

@@ -150,8 +150,8 @@ def _states(
     """States of parameters that `replicas` ranks hold, dense and expert ones; those of adapters beside frozen ones."""
     stack, job, zero = problem.stack, problem.job, table["zero"].astype(float)
     shared, expert_shared = shard_groups(table["hsdp"].astype(float), *replicas)
-    dense = state_bytes(zero, shared, replicas[0], stack, job)
-    experts = state_bytes(zero, expert_shared, replicas[1], stack, job)
+    dense = state_bytes(zero, shared, replicas[0], stack, job, problem.casts_listed)
+    experts = state_bytes(zero, expert_shared, replicas[1], stack, job, problem.casts_listed)
     beside, widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
     outer = shards.outer.take(s_row, axis=0)
     if job.lora_rank is None:

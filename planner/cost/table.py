@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.layer import TIME_TERMS
+from planner.cost.layer_cost import TIME_TERMS
 from planner.cost.pipeline.stages import StageClasses
 
 Array = NDArray[np.float64]

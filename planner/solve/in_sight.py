@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planner.cost.layer import TIME_TERMS
+from planner.cost.layer_cost import TIME_TERMS
 from planner.cost.levels import layer_level
 from planner.cost.messages.message import SentMessage
 from planner.cost.model import CostModel

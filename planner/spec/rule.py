@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from planner.spec.config import CODED, ContextKind, IntColumn, Mask, value_text
 from planner.spec.job import Job, Optimizer
+from planner.spec.listed import Listed
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
@@ -35,15 +36,22 @@ def context_kinds_of(model: ModelSpec, stack: Stack) -> tuple[ContextKind, ...]:
 @dataclass(frozen=True)
 class Problem:
     """What is given: the subject of every question planner answers. The job says which of the model's layers are
-    `wide`."""
+    `wide`. `listed`: what the stack's software runs of the model, where it was read off."""
 
     model: ModelSpec
     cluster: Cluster
     job: Job
     stack: Stack
+    listed: Listed | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", self.model.with_wide_ends(*self.job.bf16_layers))
+
+    @property
+    def casts_listed(self) -> bool:
+        """Do lists of operations hold the copies of weights that autocast makes?"""
+        adapters = self.job.lora_rank is not None
+        return self.listed is not None and self.listed.casts(self.stack.options, adapters)
 
     @property
     def context_kinds(self) -> tuple[ContextKind, ...]:

@@ -14,7 +14,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.cost.device.kernels import memory_bound_time
 from planner.cost.edges import padded_vocabulary
 from planner.cost.host import RELAUNCHED
-from planner.cost.layer import LayerCost
+from planner.cost.layer_cost import LayerCost
 from planner.cost.network.collectives import all_gather_time, reduce_scatter_time
 from planner.cost.network.overlap import soft_maximum
 from planner.cost.network.traffic import GroupLinks, group_links

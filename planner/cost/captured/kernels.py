@@ -163,3 +163,11 @@ _KERNELS: Final[Mapping[str, Callable[[Device, Operation], float]]] = {
     "flex": _attention(backward=False, kernel=_Kernel.FLEX),
     "flex_backward": _attention(backward=True, kernel=_Kernel.FLEX),
 }
+
+
+def kind_of(operation: Operation) -> str:
+    """Of a term of a step's time: "gemm", "attention", or "memory_bound" where it only moves bytes."""
+    found = _KERNELS.get(plain_name(operation))
+    if found is None:
+        return "memory_bound"
+    return "gemm" if found in (_product, _grouped) else "attention"

@@ -49,7 +49,9 @@ def shard_groups(hybrid: Array, replicas: Array, expert_replicas: Array) -> tupl
     return shared, np.where(hybrid > 0, np.maximum(expert_replicas * shared / replicas, 1.0), expert_replicas)
 
 
-def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: Job) -> StateBytes:
+def state_bytes(
+    zero: Array, shards: Array, replicas: Array, stack: Stack, job: Job, casts_listed: bool = False
+) -> StateBytes:
     """Bytes per parameter that a rank holds between steps [bytes/parameter].
 
     weights w, gradients g, master and moments o; `shards` N ranks share what ZeRO shards:
@@ -58,6 +60,7 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N), and gathers
     weights in stage 2 too, from forward to backward. Pure bf16 has no master: 2 + 2 + 4 with AdamW. PyTorch's DDP sums
     copies of the gradients, in buckets that stay (torch nn/parallel/distributed.py gradient_as_bucket_view=False).
+    `casts_listed`: copies in low precision are counted with activations.
     """
     states, recipe = stack.states, RECIPES[job.precision]
     moments = states.moment_bytes(job.optimizer)
@@ -65,7 +68,9 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     one = np.ones_like(shards)
     master = states.master if weight < 4 else 0.0
     shard_weight = weight if states.low_precision_shard or not master else 0.0
-    weights = np.where(weights_sharded(zero, states.engine), shard_weight / shards, weight * one)
+    weights = np.where(
+        weights_sharded(zero, states.engine), shard_weight / shards, weight * one * (not casts_listed)
+    )
     gradient = states.gradient + states.gradient_accumulator
     gradients = np.where(zero >= 2, gradient / shards, gradient * one)
     optimizer = np.where(zero >= 1, (master + moments) / shards, (master + moments) * one)

@@ -9,6 +9,7 @@ Left out: anything that belongs to the hardware (kernel tables, link rates) or t
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from pydantic import Field, field_validator
 
@@ -20,6 +21,7 @@ from planner.spec.stack.memory import Overhead, States
 from planner.spec.stack.section import Section
 from planner.spec.stack.time import Communication, Compute, Host, Kernels
 
+SEPARATOR: Final = "+"  # of a stack's name and its options
 # A band where the stack was not fitted, on other devices or kinds of models, over the one where it was.
 UNLIKE_BAND = 1.5
 # Within this lie the mean errors of 80 % of publishers that no constant has seen: see `elsewhere`.
@@ -150,6 +152,16 @@ class Stack(Section):
     states: States = States()
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
+
+    @property
+    def base(self) -> str:
+        """Its name without options."""
+        return self.name.partition(SEPARATOR)[0]
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The options of its framework that are set by name."""
+        return frozenset(self.name.split(SEPARATOR)[1:])
 
     def for_precision(self, precision: Precision) -> Stack:
         """The stack with the gradients that it has in a precision."""

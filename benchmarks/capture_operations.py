@@ -1,0 +1,448 @@
+"""What do transformers' models run? Lists of operations in symbols, for every form of a model in the catalog.
+
+    python -m benchmarks.capture_operations [--families qwen3,llama] [--check] [--out FOLDER]
+
+Each form is run twice on fake tensors, with few layers and sizes that are products of different primes; a number that
+both runs have in one place is written as the product of symbols that gives both. Needs the extra `dryrun`. Left out:
+forms whose two runs do not do the same, and numbers that no symbols give, which are told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import combinations_with_replacement
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import planner
+from planner.catalog.load_operations import FOLDER, Tables
+from planner.catalog.stack_options import AUTOCAST, EAGER_ATTENTION, FOREACH, NO_SYNC
+from planner.cost.captured.operation import Operation, Phase, Shape
+from planner.dryrun.allocator.trace import Kind
+from planner.dryrun.recording import Holds, Recording
+from planner.dryrun.transformers.model import config_of
+from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Weights
+from planner.dryrun.transformers.step import whole_step
+from planner.errors import PlannerError
+from planner.spec.layer import Layer
+from planner.spec.listed import (
+    Both,
+    Change,
+    Expression,
+    ListedOperation,
+    ListedPass,
+    ListedShape,
+    Lists,
+    Product,
+    form,
+    model_form,
+    sizes_of,
+)
+from planner.spec.load_model import catalog_models, load_model
+from planner.spec.model import ModelSpec
+
+CATALOG: Final = Path(planner.__file__).parent / "catalog" / "models"
+CAPABILITY: Final = (9, 0)
+# Sizes of the two runs. Their ratios share no prime in a circle, so that no product of some is as one of others.
+RANKS: Final = (8 * 71, 8 * 73)  # of adapters
+MICRO_BATCHES: Final = (7, 11)
+LENGTHS: Final = (128 * 5, 128 * 17)  # whole rows of blocks
+MOST_SYMBOLS: Final = 5  # of a product
+FINEST: Final = 64  # parts of a whole that factors are counted in
+FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
+    "hidden": ((6 * 8 * 137, 15 * 8 * 151), ("hidden_size", "n_embd", "d_model")),
+    "ffn": ((8 * 211, 8 * 223), (
+        "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size_mlp",
+    )),
+    "heads": ((3 * 2, 5 * 3), ("num_attention_heads", "n_head", "n_heads")),
+    "kv_heads": ((3, 5), ("num_key_value_heads", "num_kv_heads")),
+    "head_dim": ((8 * 11, 8 * 13), ("head_dim",)),
+    "vocab": ((8 * 1009, 8 * 1013), ("vocab_size",)),
+    "expert_ffn": ((8 * 59, 8 * 61), ("moe_intermediate_size",)),
+    "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts")),
+    "top_k": ((2, 7), ("num_experts_per_tok",)),
+    "shared_ffn": ((8 * 41, 8 * 43), ("shared_expert_intermediate_size",)),
+    "q_rank": ((8 * 29, 8 * 31), ("q_lora_rank",)),
+    "kv_rank": ((8 * 17, 8 * 19), ("kv_lora_rank",)),
+    "window": ((8 * 47, 8 * 53), ("sliding_window",)),
+    "positions": ((8 * 257, 8 * 263), ("n_positions", "max_position_embeddings")),
+}  # fmt: skip
+LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")
+OF_EACH: Final = ("layer_types", "mlp_layer_types")
+FEWEST: Final = 3
+MOST: Final = 14
+STACK: Final = "transformers-2026"
+IDLE: Final = (FOREACH, NO_SYNC)  # options that change nothing of the passes
+Variant = tuple[tuple[str, ...], bool, bool]
+"""Options of the stack, whether adapters alone are trained, and whether layers are run again."""
+VARIANTS: Final[tuple[Variant, ...]] = tuple(
+    (options, adapters, again)
+    for options, adapters in (
+        ((), False), ((AUTOCAST,), False), ((), True), ((EAGER_ATTENTION,), False),
+        ((AUTOCAST, EAGER_ATTENTION), False),
+    )
+    for again in (False, True)
+)  # fmt: skip
+
+
+class NotListedError(Exception):
+    """A form that cannot be written as a list, and why."""
+
+
+def sized(config: Mapping[str, Any], way: int, layers: int) -> dict[str, Any]:
+    """A configuration with the sizes of one of the two runs."""
+    found = dict(config)
+    for sizes, names in FIELDS.values():
+        for name in names:
+            if found.get(name) is not None:
+                found[name] = sizes[way] if isinstance(found[name], int) else found[name]
+    heads = next((found[name] for name in FIELDS["heads"][1] if found.get(name)), None)
+    same = [config.get(FIELDS[of][1][0]) for of in ("heads", "kv_heads")]
+    if same[0] is not None and same[0] == same[1]:
+        found["num_key_value_heads"] = heads
+    if config.get("head_dim") is None and heads and "qk_nope_head_dim" not in config:
+        width = FIELDS["head_dim"][0][way] * heads
+        for name in FIELDS["hidden"][1]:
+            if found.get(name) is not None:
+                found[name] = width
+    if found.get("num_experts_per_tok") and config["num_experts_per_tok"] == 1:
+        found["num_experts_per_tok"] = 1
+    return short(found, layers)
+
+
+def short(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """A configuration with so many layers."""
+    found = dict(config)
+    for name in LAYERS:
+        if name in found:
+            found[name] = layers
+    for name in OF_EACH:
+        if found.get(name):
+            found[name] = found[name][:layers]
+    return found
+
+
+def read_model(config: Mapping[str, Any]) -> ModelSpec:
+    """As planner reads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        return load_model(folder)
+
+
+def enough_layers(model: ModelSpec) -> int:
+    """So few that every kind has one which is neither the first nor the last, as far as the model has."""
+    kinds = model.layer_kind_of
+    for count in range(FEWEST, min(model.num_layers, MOST) + 1):
+        if set(kinds[1 : count - 1]) == set(kinds[1:-1]) and set(kinds[:count]) == set(kinds):
+            return count
+    return min(model.num_layers, MOST)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the two runs: what ran, and the sizes of all symbols by kind of layer, None outside of them."""
+
+    recording: Recording
+    model: ModelSpec
+    sizes: Mapping[Layer | None, Mapping[str, float]]
+
+
+def config_of_model(name: str) -> dict[str, Any]:
+    """The configuration of a model of the catalog."""
+    found: dict[str, Any] = json.loads((CATALOG / name / "config.json").read_text(encoding="utf-8"))
+    return found
+
+
+def software() -> dict[str, str]:
+    """The releases that are run."""
+    return {name: version(name) for name in ("torch", "transformers", "peft")}
+
+
+def run_of(config: Mapping[str, Any], way: int, variant: Variant) -> Run:
+    """Run a step of a form in one variant."""
+    options, adapters, again = variant
+    recipe = Recipe(
+        config, "a form", MICRO_BATCHES[way], LENGTHS[way],
+        weights=Weights.AMP_BF16 if AUTOCAST in options else Weights.BF16,
+        attention="eager" if EAGER_ATTENTION in options else "sdpa",
+        checkpointing=Checkpointing.NON_REENTRANT if again else Checkpointing.NONE,
+        adapters=Adapters(RANKS[way]) if adapters else None,
+    )  # fmt: skip
+    recording = whole_step(recipe, config_of(recipe), CAPABILITY)
+    model = read_model(config)
+    rank = RANKS[way] if adapters else 0
+    return Run(
+        recording, model,
+        {kind: sizes_of(model, kind, MICRO_BATCHES[way], LENGTHS[way], rank) for kind in (None, *model.layer_kinds)},
+    )  # fmt: skip
+
+
+@dataclass
+class Part:
+    """A stretch of a step: operations, and changes of memory by (bytes, sign, cast weights)."""
+
+    where: int | None
+    phase: Phase
+    operations: list[Operation]
+    changes: list[tuple[int, int, bool]]
+    births: list[int]
+
+
+_LAYER: Final = re.compile(r"^[^0-9]*?\.(\d+)(?=\.|$)")
+
+
+def parts_of(run: Run) -> list[Part]:
+    """The passes of the second step, cut where it goes from one layer to another; `where`: the layer, -1 before all of
+    them, None behind."""
+    recording, count = run.recording, run.model.num_layers
+    what, blocks = recording.trace.what, recording.trace.blocks
+    size = {int(block): int(asked) for asked, block in zip(what, blocks, strict=True) if asked >= 0}
+    begin = next(i for i, one in enumerate(recording.operations) if one.first >= recording.second_step)
+    found: list[Part] = []
+    where: int | None = -1
+    phase = Phase.FORWARD
+    for i, one in enumerate(recording.operations[begin:], begin):
+        if one.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            break
+        if one.phase is not phase:
+            phase, where = one.phase, None
+        at = _LAYER.search(one.module)
+        if at is not None:
+            where = int(at[1])
+        elif one.module and phase is Phase.FORWARD and where == count - 1:
+            where = None
+        elif one.module and phase is Phase.BACKWARD and where == 0:
+            where = -1
+        if not found or (found[-1].where, found[-1].phase) != (where, phase):
+            found.append(Part(where, phase, [], [], []))
+        part = found[-1]
+        part.operations.append(one)
+        events = [e for e in range(one.first, recording.operations[i + 1].first) if what[e] >= Kind.FREE]
+        # blocks that come to their end together do so in any order
+        for event in sorted(events, key=lambda e: (0, e) if what[e] >= 0 else (1, int(blocks[e]))):
+            block = int(blocks[event])
+            kept = recording.kinds.get(block) in (Holds.GRADIENTS, Holds.OPTIMIZER_STATES, Holds.WEIGHTS)
+            if kept:
+                part.births += [len(part.changes)] if what[event] >= 0 else []
+            else:
+                cast = recording.kinds.get(block) is Holds.CAST
+                part.changes.append((size[block], 1 if what[event] >= 0 else -1, cast))
+    return found
+
+
+class Namer:
+    """Writes pairs of numbers, one of each run, as expressions of symbols."""
+
+    def __init__(self, sizes: Sequence[Mapping[str, float]]) -> None:
+        symbols = [one for one in sizes[0] if all(of[one] for of in sizes) and sizes[0][one] != sizes[1][one]]
+        self.products = [
+            found for count in range(MOST_SYMBOLS + 1) for found in combinations_with_replacement(symbols, count)
+            if all(times <= 2 for times in Counter(found).values())
+        ]  # fmt: skip
+        self.values = [
+            np.array([prod(int(of[symbol]) for symbol in one) for one in self.products], dtype=object)
+            for of in sizes
+        ]
+        self.known: dict[tuple[int, int], Expression] = {}
+        self.few = [i for i, one in enumerate(self.products) if len(one) <= 3]
+
+    def named(self, pair: tuple[int, int]) -> Expression:
+        """The expression of a pair. Raises `NotListedError`."""
+        if pair not in self.known:
+            self.known[pair] = self._named(pair)
+        return self.known[pair]
+
+    def _named(self, pair: tuple[int, int]) -> Expression:
+        found = self._product(pair)
+        if found is not None:
+            return (found,)
+        for factor in (1, 2, 4, -1):
+            for i in self.few:
+                rest = tuple(n - factor * int(of[i]) for n, of in zip(pair, self.values, strict=True))
+                if min(rest) > 0 and (other := self._product(rest)) is not None:
+                    return other, Product(float(factor), self.products[i])
+        raise NotListedError(f"{pair} is no sum of products of symbols")
+
+    def _product(self, pair: Sequence[int]) -> Product | None:
+        if not any(pair):
+            return Product(0.0, ())
+        fits = np.flatnonzero(pair[0] * self.values[1] == pair[1] * self.values[0])
+        for i in fits:
+            factor = Fraction(int(pair[0]), int(self.values[0][i]))
+            if FINEST % factor.denominator == 0 and (len(self.products[i]) or factor.denominator == 1):
+                return Product(float(factor), self.products[i])
+        return None
+
+
+@lru_cache(maxsize=16)
+def namer_of(*sizes: tuple[tuple[str, float], ...]) -> Namer:
+    """One for the sizes of two runs."""
+    return Namer([dict(one) for one in sizes])
+
+
+def listed_pass(parts: Sequence[Part], namer: Namer, table: Tables) -> ListedPass:
+    """One part of a step, of both runs, in symbols."""
+    first, second = parts
+    if [one.name for one in first.operations] != [one.name for one in second.operations]:
+        raise NotListedError("the two runs do not do the same")
+    if [rest for _, *rest in first.changes] != [rest for _, *rest in second.changes]:
+        raise NotListedError("the two runs do not keep the same")
+
+    def shape(pair: tuple[Shape, Shape]) -> ListedShape:
+        one, other = pair
+        if len(one[0]) != len(other[0]):
+            raise NotListedError("tensors of the two runs differ in dimensions")
+        return ListedShape(
+            tuple(table.expression(namer.named(dims)) for dims in zip(one[0], other[0], strict=True)), one[1]
+        )
+
+    operations = []
+    for one, other in zip(first.operations, second.operations, strict=True):
+        if (len(one.taken), len(one.given), one.flags) != (len(other.taken), len(other.given), other.flags):
+            raise NotListedError(f"{one.name} differs between the two runs")
+        operations.append(table.operation(ListedOperation(
+            one.name, tuple(map(shape, zip(one.taken, other.taken, strict=True))),
+            tuple(map(shape, zip(one.given, other.given, strict=True))), one.flags, one.alike and other.alike,
+            one.host.views, one.host.modules, one.host.by_autograd,
+        )))  # fmt: skip
+    changes = tuple(
+        Change(table.expression(namer.named((one, other))), sign, cast)
+        for (one, sign, cast), (other, *_) in zip(first.changes, second.changes, strict=True)
+    )
+    return ListedPass(tuple(operations), changes, min(first.births, default=len(changes)))
+
+
+def lists_of(runs: Sequence[Run], table: Tables) -> Lists:
+    """Both runs of a form as lists."""
+    found = [parts_of(run) for run in runs]
+    if [(one.where, one.phase) for one in found[0]] != [(one.where, one.phase) for one in found[1]]:
+        raise NotListedError("the two runs go through their layers in different ways")
+    pairs = {(one.where, one.phase): (one, other) for one, other in zip(*found, strict=True)}
+    if len(pairs) != len(found[0]):
+        raise NotListedError("a pass comes to a layer twice")
+    model = runs[0].model
+
+    def both(where: int | None, layers: Sequence[Layer | None]) -> Both:
+        namer = namer_of(*(tuple(run.sizes[layer].items()) for run, layer in zip(runs, layers, strict=True)))
+        forward, backward = (
+            listed_pass(pairs[where, phase], namer, table) if (where, phase) in pairs else EMPTY
+            for phase in (Phase.FORWARD, Phase.BACKWARD)
+        )
+        return Both(forward, backward)
+
+    kinds = model.layer_kind_of
+    layers: dict[str, Both] = {}
+    for kind, layer in enumerate(model.layer_kinds):
+        inner = [i for i, own in enumerate(kinds) if own == kind and 0 < i < model.num_layers - 1]
+        at = inner[-1] if inner else kinds.index(kind)
+        layers[form(layer)] = both(at, [run.model.layer_kinds[kind] for run in runs])
+    before, behind = both(-1, (None, None)), both(None, (None, None))
+    return Lists(tuple(table.expressions), tuple(table.operations), before, layers, behind)
+
+
+EMPTY: Final = ListedPass((), (), 0)
+
+
+def check(lists: Lists, run: Run) -> None:
+    """Hold lists against a third run, of the sizes that the model itself has. Raises `NotListedError`."""
+    found = {(one.where, one.phase): one for one in parts_of(run)}
+    for (where, phase), part in found.items():
+        layer = run.model.layers[where] if where is not None and where >= 0 else None
+        both = (
+            lists.layers[form(layer)] if layer is not None else lists.before if where == -1 else lists.behind
+        )
+        one = both.forward if phase is Phase.FORWARD else both.backward
+        values = [sum(term.of(run.sizes[layer]) for term in terms) for terms in lists.expressions]
+        if where is not None and where in (0, run.model.num_layers - 1):
+            continue  # what lies before and behind may reach into them
+        told = f"{phase} of layer {where}" if layer is not None else f"{phase} outside of layers"
+        if [lists.operations[number].name for number in one.operations] != [
+            own.name for own in part.operations
+        ]:
+            raise NotListedError(f"a third run does otherwise in the {told}")
+        for number, own in zip(one.operations, part.operations, strict=True):
+            each = lists.operations[number]
+            for listed, shapes in ((each.taken, own.taken), (each.given, own.given)):
+                if [tuple(values[dim] for dim in dims) for dims, _ in listed] != [dims for dims, _ in shapes]:
+                    raise NotListedError(f"{own.name} of a third run has other sizes in the {told}")
+        if [(values[size], *rest) for size, *rest in one.changes] != part.changes:
+            raise NotListedError(f"a third run keeps otherwise in the {told}")
+
+
+def captured(config: Mapping[str, Any], layers: int, variant: Variant, table: Tables) -> Lists:
+    """The lists of a form in one variant. Raises `NotListedError`."""
+    try:
+        lists = lists_of([run_of(sized(config, way, layers), way, variant) for way in (0, 1)], table)
+        check(lists, run_of(short(config, layers), 0, variant))
+        return lists
+    except (PlannerError, NotImplementedError) as error:
+        raise NotListedError(f"it does not run: {error}") from error
+
+
+def forms_of(family: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By form of a family's models in the catalog, with tied embeddings and without, the first that has it."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name in catalog_models():
+        if load_model(name).family != family:
+            continue
+        for tied in (False, True):
+            config = config_of_model(name) | {"tie_word_embeddings": tied}
+            found.setdefault(model_form(read_model(config)), (name, config))
+    return found
+
+
+def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
+    """All forms of a family in all variants, as the shipped file has them; what cannot be listed is told."""
+    forms, table = {}, Tables()
+    for found, (name, config) in forms_of(family).items():
+        variants = []
+        for variant in VARIANTS:
+            options, adapters, again = variant
+            try:
+                lists = captured(config, enough_layers(read_model(config)), variant, table)
+            except NotListedError as error:
+                told(f"{name} {options} adapters={adapters} recomputed={again}: {error}")
+                continue
+            keys = {"options": list(options), "adapters": adapters, "recomputed": again}
+            variants.append(keys | table.variant(lists))
+        if variants:
+            forms[found] = {"model": name, "variants": variants}
+        told(f"{name}: {len(variants)} of {len(VARIANTS)} variants")
+    return {"software": software(), "idle": list(IDLE), **table.written(), "forms": forms}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--families", type=lambda text: text.split(","))
+    parser.add_argument("--out", type=Path, default=FOLDER / STACK)
+    given = parser.parse_args()
+    families = given.families or sorted({load_model(name).family for name in catalog_models()})
+    given.out.mkdir(parents=True, exist_ok=True)
+    for family in families:
+        began = time.process_time()
+        found = captured_family(family, lambda text: print(f"  {text}", flush=True))
+        count = sum(len(one["variants"]) for one in found["forms"].values())
+        print(
+            f"{family}: {len(found['forms'])} forms, {count} variants, {time.process_time() - began:.0f} s",
+            flush=True,
+        )
+        if count:
+            text = json.dumps(found, separators=(",", ":"))
+            (given.out / f"{family}.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

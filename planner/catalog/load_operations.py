@@ -1,0 +1,163 @@
+"""What was captured of a stack's software? Reads `catalog/operations/STACK/FAMILY.json`, which
+`benchmarks/capture_operations.py` writes.
+
+Forms and variants of a family share tables of expressions, operations and passes. An expression is written as a sum of
+products, such as `2*b*s + 8*x`; a pass as numbers: its operations, and its changes of memory, of which -1 - n takes
+away what n brings; in brackets where it holds weights in another format.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from planner.catalog.load_host import load_host_rates
+from planner.spec.listed import (
+    Both,
+    Change,
+    Expression,
+    Listed,
+    ListedOperation,
+    ListedPass,
+    ListedShape,
+    Lists,
+    Product,
+    model_form,
+)
+from planner.spec.model import ModelSpec
+
+FOLDER: Final = Path(__file__).with_name("operations")
+SUM: Final = " + "
+TIMES: Final = "*"
+Plain = dict[str, Any]
+
+
+@lru_cache(maxsize=8)
+def operations_of(stack: str, model: ModelSpec) -> Listed | None:
+    """Lists of what a stack runs of a model; None where none of its form were captured."""
+    file = FOLDER / stack / f"{model.family}.json"
+    if not file.exists():
+        return None
+    document = json.loads(file.read_text(encoding="utf-8"))
+    found = document["forms"].get(model_form(model))
+    if found is None:
+        return None
+    tables = Tables.read(document)
+    variants = {
+        (frozenset(one["options"]), one["adapters"], one["recomputed"]): tables.lists(one)
+        for one in found["variants"]
+    }
+    return Listed(variants, frozenset(document["idle"]), load_host_rates())
+
+
+class Tables:
+    """Expressions, operations and passes of a family, each once."""
+
+    def __init__(self) -> None:
+        self.expressions: dict[Expression, int] = {}
+        self.operations: dict[ListedOperation, int] = {}
+        self.passes: dict[ListedPass, int] = {}
+
+    def expression(self, one: Expression) -> int:
+        """Its number."""
+        return self.expressions.setdefault(one, len(self.expressions))
+
+    def operation(self, one: ListedOperation) -> int:
+        """Its number."""
+        return self.operations.setdefault(one, len(self.operations))
+
+    @classmethod
+    def read(cls, document: Plain) -> Tables:
+        """Those of a file."""
+        tables, formats = cls(), document["formats"]
+
+        def shapes(numbers: list[list[int]]) -> tuple[ListedShape, ...]:
+            return tuple(ListedShape(tuple(dims), formats[number]) for number, *dims in numbers)
+
+        for text in document["expressions"]:
+            tables.expression(_expression(text))
+        for name, taken, given, flags, alike, views, modules, by in document["operations"]:
+            tables.operation(
+                ListedOperation(
+                    name,
+                    shapes(taken),
+                    shapes(given),
+                    tuple(map(bool, flags)),
+                    bool(alike),
+                    views,
+                    modules,
+                    bool(by),
+                )
+            )
+        for operations, changes, born in document["passes"]:
+            one = ListedPass(tuple(operations), tuple(map(_change, changes)), born)
+            tables.passes.setdefault(one, len(tables.passes))
+        return tables
+
+    def lists(self, variant: Plain) -> Lists:
+        """The lists of a variant, as `variant` wrote it."""
+        passes = tuple(self.passes)
+
+        def both(numbers: list[int]) -> Both:
+            return Both(*(passes[number] for number in numbers))
+
+        layers = {name: both(numbers) for name, numbers in variant["layers"].items()}
+        return Lists(
+            tuple(self.expressions),
+            tuple(self.operations),
+            both(variant["before"]),
+            layers,
+            both(variant["behind"]),
+        )
+
+    def variant(self, lists: Lists) -> Plain:
+        """Lists as numbers of passes."""
+
+        def both(one: Both) -> list[int]:
+            return [self.passes.setdefault(each, len(self.passes)) for each in (one.forward, one.backward)]
+
+        layers = {name: both(one) for name, one in lists.layers.items()}
+        return {"before": both(lists.before), "layers": layers, "behind": both(lists.behind)}
+
+    def written(self) -> Plain:
+        """The tables as numbers and text."""
+        formats: dict[str, int] = {}
+
+        def shapes(some: tuple[ListedShape, ...]) -> list[list[int]]:
+            return [[formats.setdefault(one.dtype, len(formats)), *one.dims] for one in some]
+
+        operations = [
+            [o.name, shapes(o.taken), shapes(o.given), [int(f) for f in o.flags], int(o.alike), o.views, o.modules,
+             int(o.by_autograd)]
+            for o in self.operations
+        ]  # fmt: skip
+        passes = [[list(one.operations), list(map(_written, one.changes)), one.born] for one in self.passes]
+        return {
+            "expressions": list(map(_text, self.expressions)), "formats": list(formats), "operations": operations,
+            "passes": passes,
+        }  # fmt: skip
+
+
+def _expression(text: str) -> Expression:
+    products = []
+    for term in text.split(SUM):
+        factor, *symbols = term.split(TIMES)
+        products.append(Product(float(factor), tuple(symbols)))
+    return tuple(products)
+
+
+def _text(expression: Expression) -> str:
+    return SUM.join(TIMES.join([f"{one.factor:g}", *one.symbols]) for one in expression)
+
+
+def _change(written: int | list[int]) -> Change:
+    cast = isinstance(written, list)
+    n = written[0] if isinstance(written, list) else written
+    return Change(-1 - n, -1, cast) if n < 0 else Change(n, 1, cast)
+
+
+def _written(change: Change) -> int | list[int]:
+    n = change.size if change.sign > 0 else -1 - change.size
+    return [n] if change.cast else n

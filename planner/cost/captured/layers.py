@@ -1,0 +1,166 @@
+"""What do layers, embedding and head cost where lists of their operations were captured?
+
+A micro-batch on one device, or on one that shards states alone. Left out: cuts of a layer (tensor, context, expert and
+pipeline parallelism), texts of several lengths and frozen weights in fewer bits, for which no lists are captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.captured.kernels import Device
+from planner.cost.captured.passes import BothCosts, ListedCosts, PassCost
+from planner.cost.edges import EdgeCost
+from planner.cost.layer_cost import TIME_TERMS, LayerCost
+from planner.spec.config import ConfigTable
+from planner.spec.layer import Layer
+from planner.spec.listed import Lists, form, sizes_of
+from planner.spec.machine.host import HostRates
+from planner.spec.machine.rates import KernelRates
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+WHOLE_WEIGHTS = 16  # bits
+SHARDED = 2  # ZeRO stage from which on weights are gathered
+
+
+def listed_layers(problem: Problem, kernels: KernelRates, slowdown: float) -> ListedLayers | None:
+    """Those of a problem; None where no lists of its model, variant or job were captured. `slowdown`: of its hosts."""
+    job = problem.job
+    same_length = job.mean_length is None and not job.packed
+    half = job.precision in (Precision.BF16, Precision.FP16)
+    if problem.listed is None or not (same_length and half and job.frozen_bits == WHOLE_WEIGHTS):
+        return None
+    pair = problem.listed.pair(problem.stack.options, job.lora_rank is not None)
+    device = Device(problem.cluster.accelerator, kernels)
+    return None if pair is None else ListedLayers(problem, pair, device, problem.listed.host.slower(slowdown))
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """Of what lies before and behind the layers."""
+
+    before: BothCosts
+    behind: BothCosts
+
+    @property
+    def products(self) -> float:
+        """Seconds of the head's products."""
+        return sum(one.device.get("gemm", 0.0) for one in (self.behind.forward, self.behind.backward))
+
+    @property
+    def kept(self) -> float:
+        """Bytes that are there while layers run backward, beside what layers keep."""
+        return self.before.forward.net + self.behind.forward.net + self.behind.backward.net
+
+
+class ListedLayers:
+    """Binds a problem to lists, without and with recomputation of whole layers."""
+
+    def __init__(
+        self, problem: Problem, lists: tuple[Lists, Lists], device: Device, host: HostRates
+    ) -> None:  # fmt: skip
+        self.problem, self.lists, self.device, self.host = problem, lists, device, host
+        self._known: dict[tuple[Layer | None, int, bool, bool], BothCosts | _Ends] = {}
+
+    def applies(self, keys: ConfigTable) -> Mask:
+        """Which keys the lists are of."""
+        whole = np.ones(len(keys), dtype=np.bool_)
+        for axis in ("tp", "cp", "pp", "ep", "etp"):
+            whole &= keys[axis] == 1
+        return whole & (keys["recompute_modules"] == 0) & (keys["cuda_graph_impl"] == 0)
+
+    def layer(self, formula: LayerCost, layer: Layer, keys: ConfigTable) -> LayerCost:
+        """The cost of one kind of layer, by lists where they are of a key."""
+        rows = np.flatnonzero(self.applies(keys))
+        if not len(rows):
+            return formula
+        found = [self._of_layer(layer, b, casts) for b, casts in self._sizes(keys, rows)]
+        return formula.but(rows, LayerCost.joined(found))
+
+    def edges(self, formula: EdgeCost, keys: ConfigTable) -> EdgeCost:
+        """The same of embedding and head."""
+        rows = np.flatnonzero(self.applies(keys))
+        if not len(rows):
+            return formula
+        ends = [self._ends(b, casts) for b, casts in self._sizes(keys, rows)]
+
+        def put(column: Array, values: list[float]) -> Array:
+            changed = np.array(column, dtype=np.float64)
+            changed[rows] = values
+            return changed
+
+        none = [0.0] * len(rows)
+        early = [
+            max(one.behind.forward.peak, one.behind.forward.net + one.behind.backward.early) for one in ends
+        ]
+        late = [max(one.behind.forward.net + one.behind.backward.late, 0.0) for one in ends]
+        held = [one.before.forward.net for one in ends]
+        memory = formula.memory
+        return replace(
+            formula,
+            embedding=put(formula.embedding, [o.before.seconds for o in ends]),
+            head=put(formula.head, [o.behind.seconds for o in ends]),
+            head_gemm=put(formula.head_gemm, [o.products for o in ends]),
+            memory=replace(
+                memory, inputs=put(memory.inputs, none), kept=put(memory.kept, none),
+                gradient=put(memory.gradient, none),
+                transient=put(memory.transient, [a + b for a, b in zip(early, held, strict=True)]),
+                forward=put(memory.forward, [o.behind.forward.peak + o.before.forward.net for o in ends]),
+                norm_gradient=put(memory.norm_gradient, [a + b for a, b in zip(late, held, strict=True)]),
+            ),
+        )  # fmt: skip
+
+    def _sizes(self, keys: ConfigTable, rows: NDArray[np.intp]) -> list[tuple[int, bool]]:
+        """Micro-batches of rows, and whether autocast holds copies of weights, which sharded ones are gathered as."""
+        of_rows = keys["micro_batch"][rows].tolist(), (keys["zero"][rows] < SHARDED).tolist()
+        return list(zip(*of_rows, strict=True))
+
+    def _of_layer(self, layer: Layer, micro_batch: int, casts: bool) -> LayerCost:
+        plain, again = (self._both(layer, micro_batch, casts, way) for way in (False, True))
+        ends = self._ends(micro_batch, casts)
+        one = np.ones(1)
+
+        def terms(passed: PassCost) -> dict[str, Array]:
+            return {term: passed.device.get(term, 0.0) * one for term in TIME_TERMS}
+
+        repeated = again.busy - plain.busy
+        return LayerCost(
+            forward=terms(plain.forward), backward=terms(plain.backward),
+            host=plain.host * one,
+            again=0.0 * one, again_full=repeated * one, time=plain.seconds * one,
+            time_full=again.seconds * one,
+            forward_time=plain.forward.seconds * one, weight_gradient=0.0 * one, hidden=0.0 * one, due=0.0 * one,
+            kept=plain.forward.net * one, kept_full=again.forward.net * one,
+            working=(plain.backward.peak + ends.kept) * one, working_full=(again.backward.peak + ends.kept) * one,
+            ahead=again.forward.peak * one,
+        )  # fmt: skip
+
+    def _both(self, layer: Layer, micro_batch: int, casts: bool, again: bool) -> BothCosts:
+        key = layer, micro_batch, casts, again
+        if key not in self._known:
+            lists = self.lists[again]
+            self._known[key] = self._costs(lists, layer, micro_batch, casts).both(lists.layers[form(layer)])
+        found = self._known[key]
+        assert isinstance(found, BothCosts)
+        return found
+
+    def _ends(self, micro_batch: int, casts: bool) -> _Ends:
+        key = None, micro_batch, casts, False
+        if key not in self._known:
+            lists = self.lists[False]
+            costs = self._costs(lists, None, micro_batch, casts)
+            self._known[key] = _Ends(costs.both(lists.before), costs.both(lists.behind))
+        found = self._known[key]
+        assert isinstance(found, _Ends)
+        return found
+
+    def _costs(self, lists: Lists, layer: Layer | None, micro_batch: int, casts: bool) -> ListedCosts:
+        job = self.problem.job
+        sizes = sizes_of(self.problem.model, layer, micro_batch, job.seq_len, job.lora_rank or 0)
+        return ListedCosts(lists, sizes, self.device, self.host, casts)

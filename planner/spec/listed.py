@@ -1,0 +1,199 @@
+"""What does software run of a model, as lists of operations that were read off the software?
+
+One list for each kind of layer and pass, and for what lies before and behind the layers, in symbols: the same lists
+serve every size of a model's form. Left out: how they are captured (`benchmarks/capture_operations.py`), and what they
+cost (`cost/captured/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from math import prod
+from typing import Any, Final, NamedTuple
+
+from planner.spec.layer import Layer
+from planner.spec.machine.host import HostRates
+from planner.spec.model import ModelSpec
+
+Sizes = Mapping[str, float]
+"""By symbol: how many."""
+
+MOST_ALIKE: Final = 2  # numbers from here on make no other list
+
+
+class Product(NamedTuple):
+    """`factor` times symbols, each as often as it stands there."""
+
+    factor: float
+    symbols: tuple[str, ...]
+
+    def of(self, sizes: Sizes) -> float:
+        """Its value."""
+        return self.factor * prod(sizes[symbol] for symbol in self.symbols)
+
+
+Expression = tuple[Product, ...]
+"""A sum."""
+
+
+class ListedShape(NamedTuple):
+    """A tensor: the numbers of the expressions of its dimensions, and its number format."""
+
+    dims: tuple[int, ...]
+    dtype: str
+
+
+class ListedOperation(NamedTuple):
+    """An operation of PyTorch as `cost.captured.operation.Operation` has it, in symbols; `views`, `modules`,
+    `by_autograd`: what the host does before it."""
+
+    name: str
+    taken: tuple[ListedShape, ...]
+    given: tuple[ListedShape, ...]
+    flags: tuple[bool, ...]
+    alike: bool
+    views: int
+    modules: int
+    by_autograd: bool
+
+
+class Change(NamedTuple):
+    """Memory behind the operation before it: `size`, the number of an expression [bytes], comes or goes (-1); `cast`:
+    does it hold weights as autocast has them in another format, which sharded ones need not?"""
+
+    size: int
+    sign: int
+    cast: bool = False
+
+
+@dataclass(frozen=True)
+class ListedPass:
+    """`operations`: numbers of the list's own, in order; `changes`: of memory, in order, without gradients that stay
+    for the update; `born`: of gradients that stay, before how many of the changes the first of them comes, as many as
+    there are where none does."""
+
+    operations: tuple[int, ...]
+    changes: tuple[Change, ...]
+    born: int
+
+
+@dataclass(frozen=True)
+class Both:
+    """The two passes of a part of a model."""
+
+    forward: ListedPass
+    backward: ListedPass
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Of one form of a model in one variant: what stands before all layers, each kind of layer by its form, and what
+    stands behind them."""
+
+    expressions: tuple[Expression, ...]
+    operations: tuple[ListedOperation, ...]
+    before: Both
+    layers: Mapping[str, Both]
+    behind: Both
+
+    @property
+    def casts(self) -> bool:
+        """Do passes hold weights in another format?"""
+        return any(change.cast for both in self.layers.values() for change in both.forward.changes)
+
+
+Variant = tuple[frozenset[str], bool, bool]
+"""Options of the stack that change what runs, whether adapters alone are trained, and whether layers are run again."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Lists of one form of a model by variant; `idle`: options that change nothing of them; `host`: of the host that
+    issues operations."""
+
+    variants: Mapping[Variant, Lists]
+    idle: frozenset[str]
+    host: HostRates
+
+    def casts(self, options: frozenset[str], adapters: bool) -> bool:
+        """Do passes hold weights in another format?"""
+        pair = self.pair(options, adapters)
+        return pair is not None and pair[0].casts
+
+    def pair(self, options: frozenset[str], adapters: bool) -> tuple[Lists, Lists] | None:
+        """Without and with recomputation; None where either was not captured."""
+        asked = options - self.idle
+        plain, again = (self.variants.get((asked, adapters, way)) for way in (False, True))
+        return None if plain is None or again is None else (plain, again)
+
+
+def form(value: Any) -> str:
+    """What of a layer or a model decides which operations run, without sizes: fields that are not as they are by
+    default, of numbers whether they are 0, 1 or more."""
+    if is_dataclass(value):
+        told = [
+            f"{one.name}={form(getattr(value, one.name))}"
+            for one in fields(value)
+            if one.repr and getattr(value, one.name) not in (one.default, None, 0, False, "", ())
+        ]
+        return f"{type(value).__name__}({', '.join(told)})"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return str(value)
+    return str(min(value, MOST_ALIKE))
+
+
+def model_form(model: ModelSpec) -> str:
+    """The same of a model: of what lies outside the layers, and of each kind of layer."""
+    outside = (
+        model.tied_embeddings, model.position_rows > 0, model.embedding_width != model.hidden,
+        model.embedding_norm, model.final_norm, model.norm_kind.value, model.norm_bias, model.head_bias,
+        model.mtp_layers, model.side_vocab > 0,
+    )  # fmt: skip
+    return f"{model.family} {outside} " + "; ".join(sorted(map(form, model.layer_kinds)))
+
+
+def padded_width(width: int) -> int:
+    """Width of heads in the sums of FlashAttention-2's backward pass: whole 32s, beyond 128 whole 64s
+    (Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp)."""
+    step = 32 if width <= 128 else 64
+    return -(-width // step) * step
+
+
+def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: int, rank: int = 0) -> Sizes:
+    """Every symbol's value for one kind of layer, or for what lies outside of them: the first of each that has it.
+
+    b: texts, s: tokens of one, x: and one more; h: width of the residual stream, o: of the embedding; v: vocabulary;
+    n: rows of positions; a, k: heads, and those of keys; m: heads of a key; d, u: widths of queries and of values;
+    i: of heads as kernels pad them; q, l, p: ranks of queries and keys, and the width that is rotated; w: window;
+    f: width of the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank
+    of adapters.
+    """
+    own = [block for kind in (model.layer_kinds if layer is None else (layer,)) for block in kind.blocks]
+    found: dict[str, float] = {
+        "b": micro_batch, "s": seq_len, "x": seq_len + 1, "h": model.hidden, "v": model.vocab, "r": rank,
+        "n": model.position_rows, "o": model.embedding_width,
+    }  # fmt: skip
+    for block in own:
+        a, moe = block.attention, block.moe
+        if a is not None:
+            for name, value in (
+                ("a", a.heads), ("k", a.kv_heads), ("d", a.head_dim), ("u", a.v_head_dim), ("q", a.q_lora_rank),
+                ("l", a.kv_lora_rank), ("p", a.qk_rope_dim), ("w", a.window or 0), ("m", a.heads / a.kv_heads),
+                ("i", padded_width(a.head_dim)),
+            ):  # fmt: skip
+                found.setdefault(name, value)
+        if block.mlp is not None:
+            found.setdefault("f", block.mlp.ffn)
+        if moe is not None:
+            for name, value in (
+                ("e", moe.experts),
+                ("t", moe.top_k),
+                ("g", moe.expert_ffn),
+                ("c", moe.shared_ffn),
+            ):
+                found.setdefault(name, value)
+    return found
