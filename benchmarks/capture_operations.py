@@ -1,6 +1,6 @@
 """What do transformers' models run? Lists of operations in symbols, for every form of a model in the catalog.
 
-    python -m benchmarks.capture_operations [--families qwen3,llama] [--check] [--out FOLDER]
+    python -m benchmarks.capture_operations [--families qwen3,llama] [--check [--every]] [--out FOLDER]
 
 Each form is run twice on fake tensors, with few layers and sizes that are products of different primes; a number that
 both runs have in one place is written as the product of symbols that gives both. Needs the extra `dryrun`. Left out:
@@ -10,17 +10,19 @@ forms whose two runs do not do the same, and numbers that no symbols give, which
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import re
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from importlib.metadata import version
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -29,13 +31,20 @@ import numpy as np
 
 import planner
 from planner.catalog.load_operations import FOLDER, Tables
-from planner.catalog.stack_options import AUTOCAST, EAGER_ATTENTION, FOREACH, NO_SYNC
+from planner.catalog.stack_options import (
+    AUTOCAST,
+    EAGER_ATTENTION,
+    FOREACH,
+    LIGER,
+    LIGER_FAMILIES,
+    NO_SYNC,
+)
 from planner.cost.captured.operation import Operation, Phase, Shape
 from planner.dryrun.allocator.trace import Kind
 from planner.dryrun.recording import Holds, Recording
 from planner.dryrun.transformers.model import config_of
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Weights
-from planner.dryrun.transformers.step import whole_step
+from planner.dryrun.transformers.step import passes_of
 from planner.errors import PlannerError
 from planner.spec.layer import Layer
 from planner.spec.listed import (
@@ -47,7 +56,7 @@ from planner.spec.listed import (
     ListedShape,
     Lists,
     Product,
-    form,
+    layer_form,
     model_form,
     sizes_of,
 )
@@ -62,6 +71,8 @@ MICRO_BATCHES: Final = (7, 11)
 LENGTHS: Final = (128 * 5, 128 * 17)  # whole rows of blocks
 MOST_SYMBOLS: Final = 5  # of a product
 FINEST: Final = 64  # parts of a whole that factors are counted in
+WINDOW: Final = "window"
+BEYOND: Final = (128 * 1031, 128 * 1033)  # windows that no sequence leaves
 FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "hidden": ((6 * 8 * 137, 15 * 8 * 151), ("hidden_size", "n_embd", "d_model")),
     "ffn": ((8 * 211, 8 * 223), (
@@ -77,7 +88,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "shared_ffn": ((8 * 41, 8 * 43), ("shared_expert_intermediate_size",)),
     "q_rank": ((8 * 29, 8 * 31), ("q_lora_rank",)),
     "kv_rank": ((8 * 17, 8 * 19), ("kv_lora_rank",)),
-    "window": ((8 * 47, 8 * 53), ("sliding_window",)),
+    WINDOW: ((8 * 47, 8 * 53), ("sliding_window",)),
     "positions": ((8 * 257, 8 * 263), ("n_positions", "max_position_embeddings")),
 }  # fmt: skip
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")
@@ -92,7 +103,7 @@ VARIANTS: Final[tuple[Variant, ...]] = tuple(
     (options, adapters, again)
     for options, adapters in (
         ((), False), ((AUTOCAST,), False), ((), True), ((EAGER_ATTENTION,), False),
-        ((AUTOCAST, EAGER_ATTENTION), False),
+        ((AUTOCAST, EAGER_ATTENTION), False), ((LIGER,), False), ((LIGER,), True), ((AUTOCAST, LIGER), False),
     )
     for again in (False, True)
 )  # fmt: skip
@@ -102,8 +113,8 @@ class NotListedError(Exception):
     """A form that cannot be written as a list, and why."""
 
 
-def sized(config: Mapping[str, Any], way: int, layers: int) -> dict[str, Any]:
-    """A configuration with the sizes of one of the two runs."""
+def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dict[str, Any]:
+    """A configuration with the sizes of one of the two runs; `beyond`: its windows are as long as sequences."""
     found = dict(config)
     for sizes, names in FIELDS.values():
         for name in names:
@@ -120,12 +131,15 @@ def sized(config: Mapping[str, Any], way: int, layers: int) -> dict[str, Any]:
                 found[name] = width
     if found.get("num_experts_per_tok") and config["num_experts_per_tok"] == 1:
         found["num_experts_per_tok"] = 1
-    return short(found, layers)
+    return short(found, layers, beyond, way)
 
 
-def short(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """A configuration with so many layers."""
+def short(config: Mapping[str, Any], layers: int, beyond: bool, way: int = 0) -> dict[str, Any]:
+    """A configuration with so many layers, its windows within the sequences of a run or `beyond` them."""
     found = dict(config)
+    for name in FIELDS[WINDOW][1]:
+        if isinstance(found.get(name), int):
+            found[name] = (BEYOND if beyond else FIELDS[WINDOW][0])[way]
     for name in LAYERS:
         if name in found:
             found[name] = layers
@@ -168,7 +182,7 @@ def config_of_model(name: str) -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """The releases that are run."""
-    return {name: version(name) for name in ("torch", "transformers", "peft")}
+    return {name: version(name).partition("+")[0] for name in ("torch", "transformers", "peft")}
 
 
 def run_of(config: Mapping[str, Any], way: int, variant: Variant) -> Run:
@@ -177,11 +191,11 @@ def run_of(config: Mapping[str, Any], way: int, variant: Variant) -> Run:
     recipe = Recipe(
         config, "a form", MICRO_BATCHES[way], LENGTHS[way],
         weights=Weights.AMP_BF16 if AUTOCAST in options else Weights.BF16,
-        attention="eager" if EAGER_ATTENTION in options else "sdpa",
+        attention="eager" if EAGER_ATTENTION in options else "sdpa", liger=LIGER in options,
         checkpointing=Checkpointing.NON_REENTRANT if again else Checkpointing.NONE,
         adapters=Adapters(RANKS[way]) if adapters else None,
     )  # fmt: skip
-    recording = whole_step(recipe, config_of(recipe), CAPABILITY)
+    recording = passes_of(recipe, config_of(recipe), CAPABILITY)
     model = read_model(config)
     rank = RANKS[way] if adapters else 0
     return Run(
@@ -205,18 +219,17 @@ _LAYER: Final = re.compile(r"^[^0-9]*?\.(\d+)(?=\.|$)")
 
 
 def parts_of(run: Run) -> list[Part]:
-    """The passes of the second step, cut where it goes from one layer to another; `where`: the layer, -1 before all of
+    """The passes of a step, cut where it goes from one layer to another; `where`: the layer, -1 before all of
     them, None behind."""
     recording, count = run.recording, run.model.num_layers
     what, blocks = recording.trace.what, recording.trace.blocks
     size = {int(block): int(asked) for asked, block in zip(what, blocks, strict=True) if asked >= 0}
-    begin = next(i for i, one in enumerate(recording.operations) if one.first >= recording.second_step)
+    begin = next(i for i, one in enumerate(recording.operations) if one.first >= recording.first_step)
+    gone = set(blocks[what == Kind.FREE].tolist())  # what multiplies matrices keeps its workspace for good
     found: list[Part] = []
     where: int | None = -1
     phase = Phase.FORWARD
     for i, one in enumerate(recording.operations[begin:], begin):
-        if one.phase not in (Phase.FORWARD, Phase.BACKWARD):
-            break
         if one.phase is not phase:
             phase, where = one.phase, None
         at = _LAYER.search(one.module)
@@ -230,16 +243,17 @@ def parts_of(run: Run) -> list[Part]:
             found.append(Part(where, phase, [], [], []))
         part = found[-1]
         part.operations.append(one)
-        events = [e for e in range(one.first, recording.operations[i + 1].first) if what[e] >= Kind.FREE]
+        rest = recording.operations[i + 1 : i + 2]
+        end = rest[0].first if rest else recording.end
+        events = [e for e in range(one.first, end) if what[e] >= Kind.FREE]
         # blocks that come to their end together do so in any order
         for event in sorted(events, key=lambda e: (0, e) if what[e] >= 0 else (1, int(blocks[e]))):
             block = int(blocks[event])
-            kept = recording.kinds.get(block) in (Holds.GRADIENTS, Holds.OPTIMIZER_STATES, Holds.WEIGHTS)
-            if kept:
+            kind = recording.kinds.get(block)
+            if kind is Holds.GRADIENTS:
                 part.births += [len(part.changes)] if what[event] >= 0 else []
-            else:
-                cast = recording.kinds.get(block) is Holds.CAST
-                part.changes.append((size[block], 1 if what[event] >= 0 else -1, cast))
+            elif kind is not Holds.WORKSPACE or block in gone:
+                part.changes.append((size[block], 1 if what[event] >= 0 else -1, kind is Holds.CAST))
     return found
 
 
@@ -325,8 +339,8 @@ def listed_pass(parts: Sequence[Part], namer: Namer, table: Tables) -> ListedPas
     return ListedPass(tuple(operations), changes, min(first.births, default=len(changes)))
 
 
-def lists_of(runs: Sequence[Run], table: Tables) -> Lists:
-    """Both runs of a form as lists."""
+def lists_of(runs: Sequence[Run], table: Tables, parted: bool) -> Lists:
+    """Both runs of a form as lists; `parted`: is the loss made part by part? It is not listed then."""
     found = [parts_of(run) for run in runs]
     if [(one.where, one.phase) for one in found[0]] != [(one.where, one.phase) for one in found[1]]:
         raise NotListedError("the two runs go through their layers in different ways")
@@ -348,8 +362,11 @@ def lists_of(runs: Sequence[Run], table: Tables) -> Lists:
     for kind, layer in enumerate(model.layer_kinds):
         inner = [i for i, own in enumerate(kinds) if own == kind and 0 < i < model.num_layers - 1]
         at = inner[-1] if inner else kinds.index(kind)
-        layers[form(layer)] = both(at, [run.model.layer_kinds[kind] for run in runs])
-    before, behind = both(-1, (None, None)), both(None, (None, None))
+        layers[layer_form(layer, LENGTHS[0])] = both(at, [run.model.layer_kinds[kind] for run in runs])
+    # a loss part by part has as many parts as sizes say
+    before, behind = (
+        Both(EMPTY, EMPTY) if where is None and parted else both(where, (None, None)) for where in (-1, None)
+    )
     return Lists(tuple(table.expressions), tuple(table.operations), before, layers, behind)
 
 
@@ -362,11 +379,15 @@ def check(lists: Lists, run: Run) -> None:
     for (where, phase), part in found.items():
         layer = run.model.layers[where] if where is not None and where >= 0 else None
         both = (
-            lists.layers[form(layer)] if layer is not None else lists.before if where == -1 else lists.behind
+            lists.layers[layer_form(layer, LENGTHS[0])]
+            if layer is not None
+            else lists.before
+            if where == -1
+            else lists.behind
         )
         one = both.forward if phase is Phase.FORWARD else both.backward
         values = [sum(term.of(run.sizes[layer]) for term in terms) for terms in lists.expressions]
-        if where is not None and where in (0, run.model.num_layers - 1):
+        if (where is None and both.forward is EMPTY) or where in (0, run.model.num_layers - 1):
             continue  # what lies before and behind may reach into them
         told = f"{phase} of layer {where}" if layer is not None else f"{phase} outside of layers"
         if [lists.operations[number].name for number in one.operations] != [
@@ -382,63 +403,122 @@ def check(lists: Lists, run: Run) -> None:
             raise NotListedError(f"a third run keeps otherwise in the {told}")
 
 
-def captured(config: Mapping[str, Any], layers: int, variant: Variant, table: Tables) -> Lists:
-    """The lists of a form in one variant. Raises `NotListedError`."""
+@dataclass(frozen=True)
+class Form:
+    """A model of the catalog that has a form, its configuration, and whether windows are `beyond` sequences."""
+
+    name: str
+    config: Mapping[str, Any]
+    beyond: bool
+
+    @property
+    def layers(self) -> int:
+        """As few of them as show all kinds."""
+        return enough_layers(read_model(self.config))
+
+
+def captured(one: Form, variant: Variant, table: Tables, checked: bool) -> Lists:
+    """The lists of a form in one variant, held against a third run where they are `checked`. Raises
+    `NotListedError`."""
     try:
-        lists = lists_of([run_of(sized(config, way, layers), way, variant) for way in (0, 1)], table)
-        check(lists, run_of(short(config, layers), 0, variant))
+        runs = [run_of(sized(one.config, way, one.layers, one.beyond), way, variant) for way in (0, 1)]
+        lists = lists_of(runs, table, parted=LIGER in variant[0])
+        whole = read_model(short(one.config, read_model(one.config).num_layers, one.beyond))
+        if {layer_form(layer, LENGTHS[0]) for layer in whole.layer_kinds} - set(lists.layers):
+            raise NotListedError(f"{one.layers} layers are not all kinds that it has")
+        if checked:
+            check(lists, run_of(short(one.config, one.layers, one.beyond), 0, variant))
         return lists
     except (PlannerError, NotImplementedError) as error:
         raise NotListedError(f"it does not run: {error}") from error
 
 
-def forms_of(family: str) -> dict[str, tuple[str, dict[str, Any]]]:
+def forms_of(family: str) -> dict[str, Form]:
     """By form of a family's models in the catalog, with tied embeddings and without, the first that has it."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    found: dict[str, Form] = {}
     for name in catalog_models():
         if load_model(name).family != family:
             continue
-        for tied in (False, True):
+        for tied, beyond in product((False, True), (False, True)):
             config = config_of_model(name) | {"tie_word_embeddings": tied}
-            found.setdefault(model_form(read_model(config)), (name, config))
+            model = read_model(short(config, load_model(name).num_layers, beyond))
+            found.setdefault(model_form(model, LENGTHS[0]), Form(name, config, beyond))
     return found
 
 
 def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
     """All forms of a family in all variants, as the shipped file has them; what cannot be listed is told."""
     forms, table = {}, Tables()
-    for found, (name, config) in forms_of(family).items():
-        variants = []
+    known: dict[tuple[str, Variant], Lists] = {}  # by layers alone, which ties leave as they are
+    for found, one in forms_of(family).items():
+        variants, layers = [], found.split(") ", 1)[1]
+        ends = dict[tuple[tuple[str, ...], bool], Lists]()
         for variant in VARIANTS:
             options, adapters, again = variant
-            try:
-                lists = captured(config, enough_layers(read_model(config)), variant, table)
-            except NotListedError as error:
-                told(f"{name} {options} adapters={adapters} recomputed={again}: {error}")
+            if LIGER in options and family not in LIGER_FAMILIES:
                 continue
+            twin = known.get((layers, variant))
+            try:
+                if twin is None or not again:
+                    lists = captured(one, variant, table, twin is None)
+                else:
+                    lists = replace(
+                        twin, before=ends[options, adapters].before, behind=ends[options, adapters].behind
+                    )
+            except (NotListedError, KeyError) as error:
+                told(f"{one.name} {options} adapters={adapters} recomputed={again}: {error}")
+                continue
+            known.setdefault((layers, variant), lists)
+            ends.setdefault((options, adapters), lists)
             keys = {"options": list(options), "adapters": adapters, "recomputed": again}
             variants.append(keys | table.variant(lists))
         if variants:
-            forms[found] = {"model": name, "variants": variants}
-        told(f"{name}: {len(variants)} of {len(VARIANTS)} variants")
+            forms[found] = {"model": one.name, "variants": variants}
+        told(f"{one.name}: {len(variants)} variants")
     return {"software": software(), "idle": list(IDLE), **table.written(), "forms": forms}
 
 
+def checked_family(family: str, every: bool, told: Callable[[str], None]) -> int:
+    """How many lists of a shipped file do not hold for a run of today's software; those are told. Of no options, or of
+    `every` one."""
+    document = json.loads((FOLDER / STACK / f"{family}.json").read_text(encoding="utf-8"))
+    tables, wrong, held = Tables.read(document), 0, 0
+    for found, one in forms_of(family).items():
+        for of in document["forms"].get(found, {"variants": ()})["variants"]:
+            if of["options"] and not every:
+                continue
+            variant = tuple(of["options"]), of["adapters"], of["recomputed"]
+            try:
+                check(tables.lists(of), run_of(short(one.config, one.layers, one.beyond), 0, variant))
+                held += 1
+            except (NotListedError, PlannerError) as error:
+                told(f"{one.name} {variant}: {error}")
+                wrong += 1
+    told(f"{family}: {held} lists hold, {wrong} do not")
+    return wrong
+
+
 def main() -> None:
+    """Capture families, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--families", type=lambda text: text.split(","))
+    parser.add_argument("--families", type=lambda text: text.split(","), help="default: all of the catalog")
+    parser.add_argument(
+        "--check", action="store_true", help="hold shipped lists against runs, and write nothing"
+    )
+    parser.add_argument("--every", action="store_true", help="with --check, also variants by options")
     parser.add_argument("--out", type=Path, default=FOLDER / STACK)
     given = parser.parse_args()
-    families = given.families or sorted({load_model(name).family for name in catalog_models()})
+    gc.freeze()  # what is imported is not looked through again behind every run
+    if given.check:
+        shipped = given.families or sorted(file.stem for file in (FOLDER / STACK).glob("*.json"))
+        sys.exit(sum(checked_family(family, given.every, print) for family in shipped) > 0)
     given.out.mkdir(parents=True, exist_ok=True)
-    for family in families:
+    for family in given.families or sorted({load_model(name).family for name in catalog_models()}):
         began = time.process_time()
         found = captured_family(family, lambda text: print(f"  {text}", flush=True))
         count = sum(len(one["variants"]) for one in found["forms"].values())
-        print(
-            f"{family}: {len(found['forms'])} forms, {count} variants, {time.process_time() - began:.0f} s",
-            flush=True,
-        )
+        seconds = time.process_time() - began
+        print(f"{family}: {len(found['forms'])} forms, {count} variants, {seconds:.0f} s", flush=True)
         if count:
             text = json.dumps(found, separators=(",", ":"))
             (given.out / f"{family}.json").write_text(text + "\n", encoding="utf-8")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
-from planner.catalog.load_operations import operations_of
+from planner.catalog.load_operations import has_operations, operations_of
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
 from planner.catalog.stack_options import (
@@ -97,6 +97,9 @@ def each_stack(request: Request) -> tuple[Request, ...]:
     return tuple(replace(request, stack=name) for name in stacks_asked(request.stack, chip, written_stacks()))
 
 
+RUN_BY: Final = ("transformers", "torch")  # whose releases lists of operations name
+
+
 def resolve(
     request: Question, degrees: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[Problem, tuple[Finding, ...]]:
@@ -151,7 +154,13 @@ def resolve(
     assumed += _fine_tuning(job, stack)
     assumed += (*missing_kernels(stack, model, cluster.accelerator, job.precision), *said_of_host(cluster))
     stack = with_device_kernels(stack, model, cluster.accelerator, job.precision)
-    problem = Problem(model, cluster, job, stack, operations_of(stack.base, model))
+    problem = Problem(model, cluster, job, stack, operations_of(stack.base, model, job.seq_len))
+    if has_operations(stack.base):
+        listed = problem.listed if problem.lists else None
+        told = (
+            None if listed is None else " under ".join(f"{name} {listed.software[name]}" for name in RUN_BY)
+        )
+        assumed.append(finding("by_formulas") if told is None else finding("by_lists", software=told))
     _check_ring(request.restrict, problem)
     _check_tokens(job)
     return problem, tuple(assumed)

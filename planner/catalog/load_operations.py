@@ -35,13 +35,14 @@ Plain = dict[str, Any]
 
 
 @lru_cache(maxsize=8)
-def operations_of(stack: str, model: ModelSpec) -> Listed | None:
-    """Lists of what a stack runs of a model; None where none of its form were captured."""
+def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
+    """Lists of what a stack runs of a model at a length of sequences [tokens]; None where none of its form were
+    captured."""
     file = FOLDER / stack / f"{model.family}.json"
     if not file.exists():
         return None
     document = json.loads(file.read_text(encoding="utf-8"))
-    found = document["forms"].get(model_form(model))
+    found = document["forms"].get(model_form(model, seq_len))
     if found is None:
         return None
     tables = Tables.read(document)
@@ -49,7 +50,12 @@ def operations_of(stack: str, model: ModelSpec) -> Listed | None:
         (frozenset(one["options"]), one["adapters"], one["recomputed"]): tables.lists(one)
         for one in found["variants"]
     }
-    return Listed(variants, frozenset(document["idle"]), load_host_rates())
+    return Listed(variants, frozenset(document["idle"]), load_host_rates(), document["software"])
+
+
+def has_operations(stack: str) -> bool:
+    """Was anything captured of a stack's software?"""
+    return (FOLDER / stack).is_dir()
 
 
 class Tables:

@@ -83,11 +83,14 @@ class StemModel:
             )
             held = next(parts) + next(parts)
         moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
-        moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
+        hosted = (table["offload"] & OFFLOAD_OPTIMIZER) > 0  # see `host_seconds`
         matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
         scatter, gather, again, third = self._sharded(s_row, zero)
         scatter = np.where(reduces_whole(zero, comm), shards.reduce[s_row], scatter)
-        once, longer = memory_bound_time(moved, self.model.bandwidth, self.model.kernels), np.ones(len(zero))
+        once = memory_bound_time(np.where(hosted, 0.0, moved), self.model.bandwidth, self.model.kernels)
+        if self.model.listed is not None:
+            once = np.where(hosted, once, self.model.listed.update(once, dense + expert))
+        longer = np.ones(len(zero))
         carried = shards.most_dense[s_row] + shards.most_expert[s_row]
         if matrices is not None:
             once = once + matrices.seconds

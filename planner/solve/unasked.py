@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -130,6 +131,13 @@ class Answer:
         seconds, fits = self._cost(model_of(problem), [0])
         self.step_time, self.fits = float(seconds[0]), bool(fits[0])
 
+    @cached_property
+    def _by_formulas(self) -> tuple[float, bool]:
+        """Step time of the first [s] and whether it fits, without lists of operations: what a change that was not read
+        off the software is held against."""
+        seconds, fits = self._cost(self.model_of(replace(self.problem, listed=None)), [0])
+        return float(seconds[0]), bool(fits[0])
+
     def _cost(self, model: CostModel, rows: list[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step time of some configurations [s], and whether they fit."""
         taken = self.table.take(np.array(rows, dtype=np.intp))
@@ -157,7 +165,10 @@ class Answer:
         seconds, config = min(found, key=lambda each: each[0], default=(np.inf, None))
         if config is None:
             return None
-        share = 1 - seconds / self.step_time if self.fits else None
+        step_time, fits = self.step_time, self.fits
+        if self.problem.lists is not None and other.lists is None:
+            step_time, fits = self._by_formulas
+        share = 1 - seconds / step_time if fits else None
         return Gain(change, share, config, config == self.table.row(0))
 
     def _listed(self, other: Problem, model: CostModel) -> list[tuple[float, ParallelConfig]]:

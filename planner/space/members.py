@@ -138,12 +138,15 @@ def _subsets(options: Sequence[StackOption]) -> Iterator[tuple[StackOption, ...]
 
 
 def _member(options: Sequence[StackOption], problem: Problem, restrict: Restriction) -> Problem | None:
-    """The problem under the stack with these options; None where one of them lacks another or changes nothing."""
+    """The problem under the stack with these options; None where one of them lacks another, changes nothing, or is not
+    read off the software though the rest is: formulas and lists of operations are not held against each other."""
     dispatchers = {Dispatcher(option.name) for option in options if option.name in [*Dispatcher]}
     dispatchers |= {problem.stack.communication.dispatcher} if not dispatchers else set()
     if any(option.dispatcher not in (None, *dispatchers) for option in options):
         return None
     member = with_turned_on(problem, [option.name for option in options])
+    if problem.lists is not None and member.lists is None:
+        return None
     acts = all(SEARCHED[option.name].changes(member, restrict) for option in options)
     return member if acts else None
 

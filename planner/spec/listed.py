@@ -8,7 +8,7 @@ cost (`cost/captured/`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -111,16 +111,12 @@ Variant = tuple[frozenset[str], bool, bool]
 @dataclass(frozen=True)
 class Listed:
     """Lists of one form of a model by variant; `idle`: options that change nothing of them; `host`: of the host that
-    issues operations."""
+    issues operations; `software`: releases that were run, by name."""
 
     variants: Mapping[Variant, Lists]
     idle: frozenset[str]
     host: HostRates
-
-    def casts(self, options: frozenset[str], adapters: bool) -> bool:
-        """Do passes hold weights in another format?"""
-        pair = self.pair(options, adapters)
-        return pair is not None and pair[0].casts
+    software: Mapping[str, str]
 
     def pair(self, options: frozenset[str], adapters: bool) -> tuple[Lists, Lists] | None:
         """Without and with recomputation; None where either was not captured."""
@@ -146,14 +142,27 @@ def form(value: Any) -> str:
     return str(min(value, MOST_ALIKE))
 
 
-def model_form(model: ModelSpec) -> str:
+def layer_form(layer: Layer, seq_len: int) -> str:
+    """The form of a layer at a length of sequences [tokens]: a window as long as they are is none."""
+    return form(_at_length(layer, seq_len))
+
+
+def _at_length(layer: Layer, seq_len: int) -> Layer:
+    a, then = layer.attention, layer.then and _at_length(layer.then, seq_len)
+    if a is not None and a.window is not None and a.window >= seq_len:
+        a = replace(a, window=None)
+    return replace(layer, attention=a, then=then)
+
+
+def model_form(model: ModelSpec, seq_len: int) -> str:
     """The same of a model: of what lies outside the layers, and of each kind of layer."""
     outside = (
         model.tied_embeddings, model.position_rows > 0, model.embedding_width != model.hidden,
         model.embedding_norm, model.final_norm, model.norm_kind.value, model.norm_bias, model.head_bias,
         model.mtp_layers, model.side_vocab > 0,
     )  # fmt: skip
-    return f"{model.family} {outside} " + "; ".join(sorted(map(form, model.layer_kinds)))
+    kinds = sorted({layer_form(layer, seq_len) for layer in model.layer_kinds})
+    return f"{model.family} {outside} " + "; ".join(kinds)
 
 
 def padded_width(width: int) -> int:

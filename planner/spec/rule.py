@@ -12,13 +12,15 @@ from typing import Final
 
 from planner.spec.config import CODED, ContextKind, IntColumn, Mask, value_text
 from planner.spec.job import Job, Optimizer
-from planner.spec.listed import Listed
+from planner.spec.listed import Listed, Lists
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
+from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import ContextExchange, StateEngine
 
 Columns = Mapping[str, IntColumn]
+WHOLE_WEIGHTS: Final = 16  # bits
 
 _OF_A_STACK: Final = {
     ContextExchange.GATHERED_RING: ContextKind.P2P,
@@ -48,10 +50,19 @@ class Problem:
         object.__setattr__(self, "model", self.model.with_wide_ends(*self.job.bf16_layers))
 
     @property
+    def lists(self) -> tuple[Lists, Lists] | None:
+        """Lists of operations of the job's variant, without recomputation of layers and with it; None where they do not
+        hold: for texts of several lengths, other precisions and frozen weights in fewer bits none are captured."""
+        job = self.job
+        alike = job.mean_length is None and not job.packed and job.frozen_bits == WHOLE_WEIGHTS
+        if self.listed is None or not alike or job.precision not in (Precision.BF16, Precision.FP16):
+            return None
+        return self.listed.pair(self.stack.options, job.lora_rank is not None)
+
+    @property
     def casts_listed(self) -> bool:
         """Do lists of operations hold the copies of weights that autocast makes?"""
-        adapters = self.job.lora_rank is not None
-        return self.listed is not None and self.listed.casts(self.stack.options, adapters)
+        return self.lists is not None and self.lists[0].casts
 
     @property
     def context_kinds(self) -> tuple[ContextKind, ...]:

@@ -13,40 +13,38 @@ from numpy.typing import NDArray
 
 from planner.cost.captured.kernels import Device
 from planner.cost.captured.passes import BothCosts, ListedCosts, PassCost
+from planner.cost.captured.update import update_seconds
 from planner.cost.edges import EdgeCost
 from planner.cost.layer_cost import TIME_TERMS, LayerCost
 from planner.spec.config import ConfigTable
+from planner.spec.job import Optimizer
 from planner.spec.layer import Layer
-from planner.spec.listed import Lists, form, sizes_of
+from planner.spec.listed import Lists, layer_form, sizes_of
 from planner.spec.machine.host import HostRates
 from planner.spec.machine.rates import KernelRates
-from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-WHOLE_WEIGHTS = 16  # bits
+HALF, FULL = 2, 4  # bytes of a value
 SHARDED = 2  # ZeRO stage from which on weights are gathered
 
 
 def listed_layers(problem: Problem, kernels: KernelRates, slowdown: float) -> ListedLayers | None:
-    """Those of a problem; None where no lists of its model, variant or job were captured. `slowdown`: of its hosts."""
-    job = problem.job
-    same_length = job.mean_length is None and not job.packed
-    half = job.precision in (Precision.BF16, Precision.FP16)
-    if problem.listed is None or not (same_length and half and job.frozen_bits == WHOLE_WEIGHTS):
+    """Those of a problem; None where no lists hold for it. `slowdown`: of its hosts [1]."""
+    if problem.lists is None or problem.listed is None:
         return None
-    pair = problem.listed.pair(problem.stack.options, job.lora_rank is not None)
     device = Device(problem.cluster.accelerator, kernels)
-    return None if pair is None else ListedLayers(problem, pair, device, problem.listed.host.slower(slowdown))
+    return ListedLayers(problem, problem.lists, device, problem.listed.host.slower(slowdown))
 
 
 @dataclass(frozen=True)
 class _Ends:
-    """Of what lies before and behind the layers."""
+    """Of what lies before and behind the layers, and the gradient of their stream [bytes]."""
 
     before: BothCosts
     behind: BothCosts
+    stream: float
 
     @property
     def products(self) -> float:
@@ -56,7 +54,19 @@ class _Ends:
     @property
     def kept(self) -> float:
         """Bytes that are there while layers run backward, beside what layers keep."""
-        return self.before.forward.net + self.behind.forward.net + self.behind.backward.net
+        net = self.behind.forward.net + self.behind.backward.net
+        return self.before.forward.net + (net or self.stream)
+
+    @property
+    def without_gradient(self) -> float:
+        """The most bytes of head and loss before the head's weight has its gradient."""
+        forward, backward = self.behind.forward, self.behind.backward
+        return self.before.forward.net + max(forward.peak, forward.net + backward.early)
+
+    @property
+    def with_gradient(self) -> float:
+        """The same from then on, without it."""
+        return self.before.forward.net + max(self.behind.forward.net + self.behind.backward.late, 0.0)
 
 
 class ListedLayers:
@@ -83,6 +93,14 @@ class ListedLayers:
         found = [self._of_layer(layer, b, casts) for b, casts in self._sizes(keys, rows)]
         return formula.but(rows, LayerCost.joined(found))
 
+    def update(self, formula: Array, parameters: Array) -> Array:
+        """Seconds of the update of a rank's trained parameters (n,) [s]."""
+        job, states = self.problem.job, self.problem.stack.states
+        if job.optimizer is not Optimizer.ADAMW:
+            return formula
+        width = FULL if self.problem.casts_listed else HALF
+        return update_seconds(parameters, width, not states.optimizer_transient, self.device)
+
     def edges(self, formula: EdgeCost, keys: ConfigTable) -> EdgeCost:
         """The same of embedding and head."""
         rows = np.flatnonzero(self.applies(keys))
@@ -95,24 +113,20 @@ class ListedLayers:
             changed[rows] = values
             return changed
 
-        none = [0.0] * len(rows)
-        early = [
-            max(one.behind.forward.peak, one.behind.forward.net + one.behind.backward.early) for one in ends
-        ]
-        late = [max(one.behind.forward.net + one.behind.backward.late, 0.0) for one in ends]
-        held = [one.before.forward.net for one in ends]
-        memory = formula.memory
+        found = replace(formula, embedding=put(formula.embedding, [one.before.seconds for one in ends]))
+        if not self.lists[False].behind.forward.operations:
+            return found  # a loss whose parts are as many as sizes say
+        memory, none = formula.memory, [0.0] * len(rows)
         return replace(
-            formula,
-            embedding=put(formula.embedding, [o.before.seconds for o in ends]),
-            head=put(formula.head, [o.behind.seconds for o in ends]),
-            head_gemm=put(formula.head_gemm, [o.products for o in ends]),
+            found,
+            head=put(formula.head, [one.behind.seconds for one in ends]),
+            head_gemm=put(formula.head_gemm, [one.products for one in ends]),
             memory=replace(
                 memory, inputs=put(memory.inputs, none), kept=put(memory.kept, none),
                 gradient=put(memory.gradient, none),
-                transient=put(memory.transient, [a + b for a, b in zip(early, held, strict=True)]),
-                forward=put(memory.forward, [o.behind.forward.peak + o.before.forward.net for o in ends]),
-                norm_gradient=put(memory.norm_gradient, [a + b for a, b in zip(late, held, strict=True)]),
+                transient=put(memory.transient, [one.without_gradient for one in ends]),
+                forward=put(memory.forward, [one.before.forward.net + one.behind.forward.peak for one in ends]),
+                norm_gradient=put(memory.norm_gradient, [one.with_gradient for one in ends]),
             ),
         )  # fmt: skip
 
@@ -136,16 +150,32 @@ class ListedLayers:
             again=0.0 * one, again_full=repeated * one, time=plain.seconds * one,
             time_full=again.seconds * one,
             forward_time=plain.forward.seconds * one, weight_gradient=0.0 * one, hidden=0.0 * one, due=0.0 * one,
-            kept=plain.forward.net * one, kept_full=again.forward.net * one,
+            kept=plain.forward.net * one, kept_full=self._kept_again(layer, micro_batch, casts) * one,
             working=(plain.backward.peak + ends.kept) * one, working_full=(again.backward.peak + ends.kept) * one,
             ahead=again.forward.peak * one,
         )  # fmt: skip
+
+    def _kept_again(self, layer: Layer, micro_batch: int, casts: bool) -> float:
+        """Bytes that a layer keeps which is run again.
+
+        Copies of its weights are there until the forward pass is over: of those of all layers, what the most that head
+        and loss need grows by counts.
+        """
+        bare = self._both(layer, micro_batch, casts=False, again=True).forward.net
+        copies = self._both(layer, micro_batch, casts, again=True).forward.net - bare
+        if not copies:
+            return bare
+        ends, layers = self._ends(micro_batch, casts), self.problem.model.num_layers
+        most = ends.without_gradient
+        beside = ends.before.forward.net + ends.behind.forward.peak + layers * copies
+        return bare + max(beside - most, 0.0) / layers
 
     def _both(self, layer: Layer, micro_batch: int, casts: bool, again: bool) -> BothCosts:
         key = layer, micro_batch, casts, again
         if key not in self._known:
             lists = self.lists[again]
-            self._known[key] = self._costs(lists, layer, micro_batch, casts).both(lists.layers[form(layer)])
+            own = lists.layers[layer_form(layer, self.problem.job.seq_len)]
+            self._known[key] = self._costs(lists, layer, micro_batch, casts).both(own)
         found = self._known[key]
         assert isinstance(found, BothCosts)
         return found
@@ -155,7 +185,8 @@ class ListedLayers:
         if key not in self._known:
             lists = self.lists[False]
             costs = self._costs(lists, None, micro_batch, casts)
-            self._known[key] = _Ends(costs.both(lists.before), costs.both(lists.behind))
+            stream = float(HALF) * micro_batch * self.problem.job.seq_len * self.problem.model.hidden
+            self._known[key] = _Ends(costs.both(lists.before), costs.both(lists.behind), stream)
         found = self._known[key]
         assert isinstance(found, _Ends)
         return found

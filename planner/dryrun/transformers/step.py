@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from types import SimpleNamespace
@@ -67,10 +67,20 @@ def by_few(recipe: Recipe, few: Shortened, capability: tuple[int, int]) -> Recor
         return None
 
 
+def passes_of(recipe: Recipe, config: Any, capability: tuple[int, int]) -> Recording:
+    """What a model of this configuration asks for in the forward and backward passes of a first step."""
+    return whole_step(recipe, config, capability, run=_pass_once)
+
+
 def whole_step(
-    recipe: Recipe, config: Any, capability: tuple[int, int], links: Links | None = None
+    recipe: Recipe,
+    config: Any,
+    capability: tuple[int, int],
+    links: Links | None = None,
+    run: Callable[[Recipe, Any, Any, Recorder], None] | None = None,
 ) -> Recording:
-    """Everything that a model of this configuration asks for; `links` of its operations are written down."""
+    """Everything that a model of this configuration asks for; `links` of its operations are written down. `run`: what
+    is run of it, by default two steps."""
     recorder = Recorder(Values(experts_of(config)), capability)
     recorder.links = links
     with (
@@ -81,11 +91,11 @@ def whole_step(
     ):
         model = _built(recipe, config, recorder, undone)
         with _compiled(recorder, capability) if recipe.compiled else not_traced():
-            run = torch.compile(model) if recipe.compiled else model
+            called = torch.compile(model) if recipe.compiled else model
             with needed(f"what {recipe.name} is trained for to be made ready"):
-                task = _task(recipe, run, config, recorder, undone)
-            _step_twice(recipe, model, task, recorder)
-        del model, run, task
+                task = _task(recipe, called, config, recorder, undone)
+            (run or _step_twice)(recipe, model, task, recorder)
+        del model, called, task
         gc.collect()
     return recorder.recording
 
@@ -153,6 +163,15 @@ def _task(recipe: Recipe, model: Any, config: Any, recorder: Recorder, undone: E
         add_heads(recipe, reference, undone)
         recorder.name_modules(reference, "reference.")
     return Preferences(recipe, model, reference, recorder)
+
+
+def _pass_once(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> None:
+    recorder.hold([one for one in task.inputs.values() if isinstance(one, torch.Tensor)], Holds.INPUT)
+    recorder.begin_step(0)
+    _passes(recipe, model, task, recorder, 1)
+    grown = (one.grad for one in model.parameters() if one.grad is not None)
+    recorder.hold(list(grown), Holds.GRADIENTS)
+    recorder.recording.end = len(recorder.recording.trace)
 
 
 def _step_twice(recipe: Recipe, model: Any, task: Any, recorder: Recorder) -> None:

@@ -1,0 +1,67 @@
+"""Are captured lists read as they were written, and found for the models they are of?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from planner.catalog.load_operations import FOLDER, Tables, has_operations, operations_of
+from planner.spec.listed import Lists, layer_form, sizes_of
+from planner.spec.load_model import load_model
+
+STACK = "transformers-2026"
+FILES = sorted((FOLDER / STACK).glob("*.json"))
+MODELS = ("llama-3.1-8b", "qwen3-0.6b", "qwen2.5-7b", "gpt2-xl", "olmoe-1b-7b")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_file_is_written_as_it_was_read(file) -> None:  # type: ignore[no-untyped-def]
+    document = json.loads(file.read_text(encoding="utf-8"))
+    tables = Tables.read(document)
+    assert {key: document[key] for key in tables.written()} == tables.written()
+    for found in document["forms"].values():
+        for one in found["variants"]:
+            assert tables.variant(tables.lists(one)) == {
+                key: one[key] for key in ("before", "layers", "behind")
+            }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lists_of_a_model_have_every_kind_of_its_layers(name: str) -> None:
+    model = load_model(name)
+    listed = operations_of(STACK, model, 4096)
+    assert listed is not None
+    plain, again = listed.pair(frozenset(), adapters=False) or pytest.fail("plain training was captured")
+    for lists in (plain, again):
+        assert {layer_form(layer, 4096) for layer in model.layer_kinds} <= set(lists.layers)
+        for layer in model.layer_kinds:
+            assert kept(lists, layer_form(layer, 4096), sizes_of(model, layer, 1, 4096)) > 0
+    # recomputation keeps a layer's input alone
+    one = model.layer_kinds[0]
+    sizes = sizes_of(model, one, 1, 4096)
+    assert (
+        kept(again, layer_form(one, 4096), sizes)
+        == 2 * 4096 * model.hidden
+        < kept(plain, layer_form(one, 4096), sizes)
+    )
+
+
+def kept(lists: Lists, layer: str, sizes) -> float:  # type: ignore[no-untyped-def]
+    """Bytes that a layer's forward pass leaves behind."""
+    values = [sum(term.of(sizes) for term in terms) for terms in lists.expressions]
+    return sum(values[one.size] * one.sign for one in lists.layers[layer].forward.changes)
+
+
+def test_idle_options_change_nothing_and_unknown_ones_have_no_lists() -> None:
+    listed = operations_of(STACK, load_model("qwen3-0.6b"), 4096)
+    assert listed is not None
+    assert listed.pair(frozenset({"adamw-foreach"}), adapters=False) == listed.pair(
+        frozenset(), adapters=False
+    )
+    assert listed.pair(frozenset({"compile"}), adapters=False) is None
+
+
+def test_stacks_whose_software_was_not_run_have_none() -> None:
+    assert not has_operations("megatron-2026")
+    assert operations_of("megatron-2026", load_model("qwen3-0.6b"), 4096) is None
