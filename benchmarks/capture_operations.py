@@ -97,6 +97,7 @@ FEWEST: Final = 3
 MOST: Final = 14
 STACK: Final = "transformers-2026"
 IDLE: Final = (FOREACH, NO_SYNC)  # options that change nothing of the passes
+UNSHARDED: Final = (AUTOCAST,)  # that change nothing where weights are sharded (FSDP2's MixedPrecisionPolicy)
 Variant = tuple[tuple[str, ...], bool, bool]
 """Options of the stack, whether adapters alone are trained, and whether layers are run again."""
 VARIANTS: Final[tuple[Variant, ...]] = tuple(
@@ -475,7 +476,13 @@ def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
         if variants:
             forms[found] = {"model": one.name, "variants": variants}
         told(f"{one.name}: {len(variants)} variants")
-    return {"software": software(), "idle": list(IDLE), **table.written(), "forms": forms}
+    return {
+        "software": software(),
+        "idle": list(IDLE),
+        "unsharded": list(UNSHARDED),
+        **table.written(),
+        "forms": forms,
+    }
 
 
 def checked_family(family: str, every: bool, told: Callable[[str], None]) -> int:

@@ -156,7 +156,7 @@ def resolve(
     stack = with_device_kernels(stack, model, cluster.accelerator, job.precision)
     problem = Problem(model, cluster, job, stack, operations_of(stack.base, model, job.seq_len))
     if has_operations(stack.base):
-        listed = problem.listed if problem.lists else None
+        listed = problem.listed if problem.lists() else None
         told = (
             None if listed is None else " under ".join(f"{name} {listed.software[name]}" for name in RUN_BY)
         )

@@ -50,7 +50,8 @@ def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
         (frozenset(one["options"]), one["adapters"], one["recomputed"]): tables.lists(one)
         for one in found["variants"]
     }
-    return Listed(variants, frozenset(document["idle"]), load_host_rates(), document["software"])
+    idle, unsharded = (frozenset(document[name]) for name in ("idle", "unsharded"))
+    return Listed(variants, idle, unsharded, load_host_rates(), document["software"])
 
 
 def has_operations(stack: str) -> bool:

@@ -166,7 +166,7 @@ class Answer:
         if config is None:
             return None
         step_time, fits = self.step_time, self.fits
-        if self.problem.lists is not None and other.lists is None:
+        if self.problem.lists() is not None and other.lists() is None:
             step_time, fits = self._by_formulas
         share = 1 - seconds / step_time if fits else None
         return Gain(change, share, config, config == self.table.row(0))

@@ -145,7 +145,7 @@ def _member(options: Sequence[StackOption], problem: Problem, restrict: Restrict
     if any(option.dispatcher not in (None, *dispatchers) for option in options):
         return None
     member = with_turned_on(problem, [option.name for option in options])
-    if problem.lists is not None and member.lists is None:
+    if problem.lists() is not None and member.lists() is None:
         return None
     acts = all(SEARCHED[option.name].changes(member, restrict) for option in options)
     return member if acts else None

@@ -110,17 +110,19 @@ Variant = tuple[frozenset[str], bool, bool]
 
 @dataclass(frozen=True)
 class Listed:
-    """Lists of one form of a model by variant; `idle`: options that change nothing of them; `host`: of the host that
+    """Lists of one form of a model by variant; `idle`: options that change nothing of them, `unsharded`: that change
+    nothing where weights are sharded, which are then gathered in the format of products; `host`: of the host that
     issues operations; `software`: releases that were run, by name."""
 
     variants: Mapping[Variant, Lists]
     idle: frozenset[str]
+    unsharded: frozenset[str]
     host: HostRates
     software: Mapping[str, str]
 
-    def pair(self, options: frozenset[str], adapters: bool) -> tuple[Lists, Lists] | None:
+    def pair(self, options: frozenset[str], adapters: bool, sharded: bool) -> tuple[Lists, Lists] | None:
         """Without and with recomputation; None where either was not captured."""
-        asked = options - self.idle
+        asked = options - self.idle - (self.unsharded if sharded else frozenset())
         plain, again = (self.variants.get((asked, adapters, way)) for way in (False, True))
         return None if plain is None or again is None else (plain, again)
 

@@ -49,20 +49,21 @@ class Problem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", self.model.with_wide_ends(*self.job.bf16_layers))
 
-    @property
-    def lists(self) -> tuple[Lists, Lists] | None:
-        """Lists of operations of the job's variant, without recomputation of layers and with it; None where they do not
-        hold: for texts of several lengths, other precisions and frozen weights in fewer bits none are captured."""
+    def lists(self, sharded: bool = False) -> tuple[Lists, Lists] | None:
+        """Lists of operations of the job's variant, without recomputation of layers and with it, where weights are
+        `sharded` or not; None where they do not hold: for texts of several lengths, other precisions and frozen weights
+        in fewer bits none are captured."""
         job = self.job
         alike = job.mean_length is None and not job.packed and job.frozen_bits == WHOLE_WEIGHTS
         if self.listed is None or not alike or job.precision not in (Precision.BF16, Precision.FP16):
             return None
-        return self.listed.pair(self.stack.options, job.lora_rank is not None)
+        return self.listed.pair(self.stack.options, job.lora_rank is not None, sharded)
 
     @property
     def casts_listed(self) -> bool:
         """Do lists of operations hold the copies of weights that autocast makes?"""
-        return self.lists is not None and self.lists[0].casts
+        lists = self.lists()
+        return lists is not None and lists[0].casts
 
     @property
     def context_kinds(self) -> tuple[ContextKind, ...]:

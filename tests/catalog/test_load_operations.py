@@ -32,7 +32,9 @@ def test_lists_of_a_model_have_every_kind_of_its_layers(name: str) -> None:
     model = load_model(name)
     listed = operations_of(STACK, model, 4096)
     assert listed is not None
-    plain, again = listed.pair(frozenset(), adapters=False) or pytest.fail("plain training was captured")
+    plain, again = listed.pair(frozenset(), adapters=False, sharded=False) or pytest.fail(
+        "plain training was captured"
+    )
     for lists in (plain, again):
         assert {layer_form(layer, 4096) for layer in model.layer_kinds} <= set(lists.layers)
         for layer in model.layer_kinds:
@@ -56,10 +58,22 @@ def kept(lists: Lists, layer: str, sizes) -> float:  # type: ignore[no-untyped-d
 def test_idle_options_change_nothing_and_unknown_ones_have_no_lists() -> None:
     listed = operations_of(STACK, load_model("qwen3-0.6b"), 4096)
     assert listed is not None
-    assert listed.pair(frozenset({"adamw-foreach"}), adapters=False) == listed.pair(
+    assert listed.pair(frozenset({"adamw-foreach"}), adapters=False, sharded=False) == listed.pair(
         frozenset(), adapters=False
     )
-    assert listed.pair(frozenset({"compile"}), adapters=False) is None
+    assert listed.pair(frozenset({"compile"}), adapters=False, sharded=False) is None
+
+
+def test_sharded_weights_are_gathered_in_the_format_of_products() -> None:
+    listed = operations_of(STACK, load_model("qwen3-0.6b"), 4096)
+    assert listed is not None
+    amp = frozenset({"amp"})
+    whole, sharded = (listed.pair(amp, adapters=False, sharded=way) for way in (False, True))
+    assert whole is not None
+    assert sharded is not None
+    assert whole[0].casts
+    assert not sharded[0].casts
+    assert sharded == listed.pair(frozenset(), adapters=False, sharded=False)
 
 
 def test_stacks_whose_software_was_not_run_have_none() -> None:

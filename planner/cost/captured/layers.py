@@ -32,10 +32,11 @@ SHARDED = 2  # ZeRO stage from which on weights are gathered
 
 def listed_layers(problem: Problem, kernels: KernelRates, slowdown: float) -> ListedLayers | None:
     """Those of a problem; None where no lists hold for it. `slowdown`: of its hosts [1]."""
-    if problem.lists is None or problem.listed is None:
+    whole, sharded = problem.lists(), problem.lists(sharded=True)
+    if problem.listed is None or whole is None or sharded is None:
         return None
     device = Device(problem.cluster.accelerator, kernels)
-    return ListedLayers(problem, problem.lists, device, problem.listed.host.slower(slowdown))
+    return ListedLayers(problem, (whole, sharded), device, problem.listed.host.slower(slowdown))
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,11 @@ class _Ends:
 
 
 class ListedLayers:
-    """Binds a problem to lists, without and with recomputation of whole layers."""
+    """Binds a problem to pairs of lists, of whole and of sharded weights, each without and with recomputation of whole
+    layers."""
 
     def __init__(
-        self, problem: Problem, lists: tuple[Lists, Lists], device: Device, host: HostRates
+        self, problem: Problem, lists: tuple[tuple[Lists, Lists], tuple[Lists, Lists]], device: Device, host: HostRates
     ) -> None:  # fmt: skip
         self.problem, self.lists, self.device, self.host = problem, lists, device, host
         self._known: dict[tuple[Layer | None, int, bool, bool], BothCosts | _Ends] = {}
@@ -90,7 +92,7 @@ class ListedLayers:
         rows = np.flatnonzero(self.applies(keys))
         if not len(rows):
             return formula
-        found = [self._of_layer(layer, b, casts) for b, casts in self._sizes(keys, rows)]
+        found = [self._of_layer(layer, b, sharded) for b, sharded in self._sizes(keys, rows)]
         return formula.but(rows, LayerCost.joined(found))
 
     def update(self, formula: Array, parameters: Array) -> Array:
@@ -106,7 +108,7 @@ class ListedLayers:
         rows = np.flatnonzero(self.applies(keys))
         if not len(rows):
             return formula
-        ends = [self._ends(b, casts) for b, casts in self._sizes(keys, rows)]
+        ends = [self._ends(b, sharded) for b, sharded in self._sizes(keys, rows)]
 
         def put(column: Array, values: list[float]) -> Array:
             changed = np.array(column, dtype=np.float64)
@@ -114,7 +116,7 @@ class ListedLayers:
             return changed
 
         found = replace(formula, embedding=put(formula.embedding, [one.before.seconds for one in ends]))
-        if not self.lists[False].behind.forward.operations:
+        if not self.lists[False][False].behind.forward.operations:
             return found  # a loss whose parts are as many as sizes say
         memory, none = formula.memory, [0.0] * len(rows)
         return replace(
@@ -131,13 +133,13 @@ class ListedLayers:
         )  # fmt: skip
 
     def _sizes(self, keys: ConfigTable, rows: NDArray[np.intp]) -> list[tuple[int, bool]]:
-        """Micro-batches of rows, and whether autocast holds copies of weights, which sharded ones are gathered as."""
-        of_rows = keys["micro_batch"][rows].tolist(), (keys["zero"][rows] < SHARDED).tolist()
+        """Micro-batches of rows, and whether their weights are sharded."""
+        of_rows = keys["micro_batch"][rows].tolist(), (keys["zero"][rows] >= SHARDED).tolist()
         return list(zip(*of_rows, strict=True))
 
-    def _of_layer(self, layer: Layer, micro_batch: int, casts: bool) -> LayerCost:
-        plain, again = (self._both(layer, micro_batch, casts, way) for way in (False, True))
-        ends = self._ends(micro_batch, casts)
+    def _of_layer(self, layer: Layer, micro_batch: int, sharded: bool) -> LayerCost:
+        plain, again = (self._both(layer, micro_batch, sharded, way) for way in (False, True))
+        ends = self._ends(micro_batch, sharded)
         one = np.ones(1)
 
         def terms(passed: PassCost) -> dict[str, Array]:
@@ -150,48 +152,51 @@ class ListedLayers:
             again=0.0 * one, again_full=repeated * one, time=plain.seconds * one,
             time_full=again.seconds * one,
             forward_time=plain.forward.seconds * one, weight_gradient=0.0 * one, hidden=0.0 * one, due=0.0 * one,
-            kept=plain.forward.net * one, kept_full=self._kept_again(layer, micro_batch, casts) * one,
+            kept=plain.forward.net * one, kept_full=self._kept_again(layer, micro_batch, sharded) * one,
             working=(plain.backward.peak + ends.kept) * one, working_full=(again.backward.peak + ends.kept) * one,
             ahead=again.forward.peak * one,
         )  # fmt: skip
 
-    def _kept_again(self, layer: Layer, micro_batch: int, casts: bool) -> float:
+    def _kept_again(self, layer: Layer, micro_batch: int, sharded: bool) -> float:
         """Bytes that a layer keeps which is run again.
 
         Copies of its weights are there until the forward pass is over: of those of all layers, what the most that head
         and loss need grows by counts.
         """
-        bare = self._both(layer, micro_batch, casts=False, again=True).forward.net
-        copies = self._both(layer, micro_batch, casts, again=True).forward.net - bare
+        net = self._both(layer, micro_batch, sharded, again=True).forward.net
+        lists = self.lists[sharded][True]
+        costs = self._costs(lists, layer, micro_batch)
+        copies = costs.copies(lists.layers[layer_form(layer, self.problem.job.seq_len)])
+        bare = net - copies
         if not copies:
             return bare
-        ends, layers = self._ends(micro_batch, casts), self.problem.model.num_layers
+        ends, layers = self._ends(micro_batch, sharded), self.problem.model.num_layers
         most = ends.without_gradient
         beside = ends.before.forward.net + ends.behind.forward.peak + layers * copies
         return bare + max(beside - most, 0.0) / layers
 
-    def _both(self, layer: Layer, micro_batch: int, casts: bool, again: bool) -> BothCosts:
-        key = layer, micro_batch, casts, again
+    def _both(self, layer: Layer, micro_batch: int, sharded: bool, again: bool) -> BothCosts:
+        key = layer, micro_batch, sharded, again
         if key not in self._known:
-            lists = self.lists[again]
+            lists = self.lists[sharded][again]
             own = lists.layers[layer_form(layer, self.problem.job.seq_len)]
-            self._known[key] = self._costs(lists, layer, micro_batch, casts).both(own)
+            self._known[key] = self._costs(lists, layer, micro_batch).both(own)
         found = self._known[key]
         assert isinstance(found, BothCosts)
         return found
 
-    def _ends(self, micro_batch: int, casts: bool) -> _Ends:
-        key = None, micro_batch, casts, False
+    def _ends(self, micro_batch: int, sharded: bool) -> _Ends:
+        key = None, micro_batch, sharded, False
         if key not in self._known:
-            lists = self.lists[False]
-            costs = self._costs(lists, None, micro_batch, casts)
+            lists = self.lists[sharded][False]
+            costs = self._costs(lists, None, micro_batch)
             stream = float(HALF) * micro_batch * self.problem.job.seq_len * self.problem.model.hidden
             self._known[key] = _Ends(costs.both(lists.before), costs.both(lists.behind), stream)
         found = self._known[key]
         assert isinstance(found, _Ends)
         return found
 
-    def _costs(self, lists: Lists, layer: Layer | None, micro_batch: int, casts: bool) -> ListedCosts:
+    def _costs(self, lists: Lists, layer: Layer | None, micro_batch: int) -> ListedCosts:
         job = self.problem.job
         sizes = sizes_of(self.problem.model, layer, micro_batch, job.seq_len, job.lora_rank or 0)
-        return ListedCosts(lists, sizes, self.device, self.host, casts)
+        return ListedCosts(lists, sizes, self.device, self.host)

@@ -71,13 +71,15 @@ class BothCosts:
 
 
 class ListedCosts:
-    """Binds lists to sizes, a device and its host; `casts`: do weights in another format count?"""
+    """Binds lists to sizes, a device and its host."""
 
-    def __init__(
-        self, lists: Lists, sizes: Sizes, device: Device, host: HostRates, casts: bool = True
-    ) -> None:
-        self.lists, self.device, self.host, self.casts = lists, device, host, casts
+    def __init__(self, lists: Lists, sizes: Sizes, device: Device, host: HostRates) -> None:
+        self.lists, self.device, self.host = lists, device, host
         self.values = [sum(term.of(sizes) for term in one) for one in lists.expressions]
+
+    def copies(self, part: Both) -> float:
+        """Bytes of weights in another format that a part's forward pass leaves."""
+        return sum(self._rounded(one.size) * one.sign for one in part.forward.changes if one.cast)
 
     def both(self, part: Both) -> BothCosts:
         """The cost of both passes of a part."""
@@ -101,11 +103,11 @@ class ListedCosts:
 
     def _levels(self, one: ListedPass) -> Array:
         """Bytes beyond those before a pass, at its start and behind each of its n changes (n + 1,)."""
-        blocks = [
-            sign * -(-self.values[size] // BLOCK) * BLOCK * (self.casts or not cast)
-            for size, sign, cast in one.changes
-        ]
+        blocks = [change.sign * self._rounded(change.size) for change in one.changes]
         return np.concatenate([np.zeros(1), np.cumsum(np.array(blocks, dtype=np.float64))])
+
+    def _rounded(self, size: int) -> float:
+        return -(-self.values[size] // BLOCK) * BLOCK
 
     def _operation(self, number: int, phase: Phase) -> Operation:
         one = self.lists.operations[number]

@@ -28,13 +28,11 @@ STREAM_BYTES, WEIGHT_BYTES = 2.0 * 2 * 512 * 1024, 2.0 * 1024 * 1024
 EMPTY = ListedPass((), (), 0)
 
 
-def costs(casts: bool = True) -> ListedCosts:
+def costs() -> ListedCosts:
     cluster = load_cluster("1x1 h100", 1)
     both = Both(EMPTY, EMPTY)
     lists = Lists(EXPRESSIONS, OPERATIONS, both, {}, both)
-    return ListedCosts(
-        lists, SIZES, Device(cluster.accelerator, rates_of(cluster)[0]), load_host_rates(), casts
-    )
+    return ListedCosts(lists, SIZES, Device(cluster.accelerator, rates_of(cluster)[0]), load_host_rates())
 
 
 def test_levels_are_what_comes_less_what_goes() -> None:
@@ -43,8 +41,7 @@ def test_levels_are_what_comes_less_what_goes() -> None:
     assert (one.peak, one.net) == (WEIGHT_BYTES + 2 * STREAM_BYTES, WEIGHT_BYTES + STREAM_BYTES)
     assert one.early == WEIGHT_BYTES + 2 * STREAM_BYTES  # before the first gradient that stays
     assert one.late == WEIGHT_BYTES + STREAM_BYTES
-    gathered = costs(casts=False).both(Both(ListedPass((0, 1), changes, born=3), EMPTY)).forward
-    assert (gathered.peak, gathered.net) == (2 * STREAM_BYTES, STREAM_BYTES)
+    assert costs().copies(Both(ListedPass((0, 1), changes, born=3), EMPTY)) == WEIGHT_BYTES
 
 
 def test_a_pass_takes_the_longer_of_device_and_host() -> None:
