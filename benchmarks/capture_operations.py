@@ -340,6 +340,13 @@ def listed_pass(parts: Sequence[Part], namer: Namer, table: Tables) -> ListedPas
     return ListedPass(tuple(operations), changes, min(first.births, default=len(changes)))
 
 
+def one_of(model: ModelSpec, kind: int) -> int:
+    """The layer that stands for its kind: in the middle of those which are neither the first nor the last."""
+    alike = [i for i, own in enumerate(model.layer_kind_of) if own == kind]
+    inner = [i for i in alike if 0 < i < model.num_layers - 1]
+    return inner[len(inner) // 2] if inner else alike[0]
+
+
 def lists_of(runs: Sequence[Run], table: Tables, parted: bool) -> Lists:
     """Both runs of a form as lists; `parted`: is the loss made part by part? It is not listed then."""
     found = [parts_of(run) for run in runs]
@@ -358,11 +365,9 @@ def lists_of(runs: Sequence[Run], table: Tables, parted: bool) -> Lists:
         )
         return Both(forward, backward)
 
-    kinds = model.layer_kind_of
     layers: dict[str, Both] = {}
     for kind, layer in enumerate(model.layer_kinds):
-        inner = [i for i, own in enumerate(kinds) if own == kind and 0 < i < model.num_layers - 1]
-        at = inner[-1] if inner else kinds.index(kind)
+        at = one_of(model, kind)
         layers[layer_form(layer, LENGTHS[0])] = both(at, [run.model.layer_kinds[kind] for run in runs])
     # a loss part by part has as many parts as sizes say
     before, behind = (
@@ -377,6 +382,7 @@ EMPTY: Final = ListedPass((), (), 0)
 def check(lists: Lists, run: Run) -> None:
     """Hold lists against a third run, of the sizes that the model itself has. Raises `NotListedError`."""
     found = {(one.where, one.phase): one for one in parts_of(run)}
+    shown = {one_of(run.model, kind) for kind in range(len(run.model.layer_kinds))}
     for (where, phase), part in found.items():
         layer = run.model.layers[where] if where is not None and where >= 0 else None
         both = (
@@ -388,8 +394,8 @@ def check(lists: Lists, run: Run) -> None:
         )
         one = both.forward if phase is Phase.FORWARD else both.backward
         values = [sum(term.of(run.sizes[layer]) for term in terms) for terms in lists.expressions]
-        if (where is None and both.forward is EMPTY) or where in (0, run.model.num_layers - 1):
-            continue  # what lies before and behind may reach into them
+        if (where is None and both.forward is EMPTY) or not (where in (None, -1) or where in shown):
+            continue  # what comes first or last in a pass may do more
         told = f"{phase} of layer {where}" if layer is not None else f"{phase} outside of layers"
         if [lists.operations[number].name for number in one.operations] != [
             own.name for own in part.operations

@@ -6,6 +6,7 @@ Left out: the figures themselves (`choices.py`), and their words on a page (`rep
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -100,12 +101,19 @@ def unmeasured(problem: Problem, kernels: KernelRates) -> bool:
     return not (kernels.measured or runs or stack.calibration)
 
 
+# Within this lie nine of ten steps of one device whose operations are listed (benchmarks/RESULTS.md, "Steps on one
+# device"): no number of theirs was fitted on them but the host's, on four of their eight models.
+LISTED_BAND: Final = 0.1
+
+
 def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     """The calibration level of a prediction, the band it has earned, and what both rest on."""
     stack, kernels, links = problem.stack, model.kernels, model.links
     level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
     moe = problem.model.is_moe
     notes, band = [_fit_in_short(stack)], stack.band_at(problem.cluster.num_devices, moe)
+    if problem.listed and problem.lists() and problem.cluster.num_devices == 1:
+        notes, band = [finding("operations_read_off", software=problem.listed.releases)], LISTED_BAND
     if stack.band_widening:
         notes.append(finding("wider_on_more_devices"))
     if stack.fitted and not stack.calibration:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
@@ -97,9 +97,6 @@ def each_stack(request: Request) -> tuple[Request, ...]:
     return tuple(replace(request, stack=name) for name in stacks_asked(request.stack, chip, written_stacks()))
 
 
-RUN_BY: Final = ("transformers", "torch")  # whose releases lists of operations name
-
-
 def resolve(
     request: Question, degrees: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[Problem, tuple[Finding, ...]]:
@@ -157,10 +154,7 @@ def resolve(
     problem = Problem(model, cluster, job, stack, operations_of(stack.base, model, job.seq_len))
     if has_operations(stack.base):
         listed = problem.listed if problem.lists() else None
-        told = (
-            None if listed is None else " under ".join(f"{name} {listed.software[name]}" for name in RUN_BY)
-        )
-        assumed.append(finding("by_formulas") if told is None else finding("by_lists", software=told))
+        assumed.append(finding("by_lists", software=listed.releases) if listed else finding("by_formulas"))
     _check_ring(request.restrict, problem)
     _check_tokens(job)
     return problem, tuple(assumed)

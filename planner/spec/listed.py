@@ -20,6 +20,7 @@ from planner.spec.model import ModelSpec
 Sizes = Mapping[str, float]
 """By symbol: how many."""
 
+RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
 
@@ -119,6 +120,11 @@ class Listed:
     unsharded: frozenset[str]
     host: HostRates
     software: Mapping[str, str]
+
+    @property
+    def releases(self) -> str:
+        """The software that was run, in words."""
+        return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY)
 
     def pair(self, options: frozenset[str], adapters: bool, sharded: bool) -> tuple[Lists, Lists] | None:
         """Without and with recomputation; None where either was not captured."""
