@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from planner.cost.engines.zero3_gathers import Module, modules_of, released, turning_share
 from planner.cost.exposed import chosen_groups, dispatch_share, gathered_token_bytes, shards_reached
-from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
-from planner.cost.memory.state_bytes import shard_groups, weights_sharded
+from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
 from planner.cost.model import CostModel
 from planner.cost.network.collectives import (
@@ -46,7 +46,8 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, Par
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.mixers import StateSpace
-from planner.spec.stack.kinds import Dispatcher, StateEngine, StaysGathered
+from planner.spec.stack.engines import DeepSpeed, EngineKind
+from planner.spec.stack.kinds import Dispatcher, StaysGathered
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
 
@@ -204,7 +205,7 @@ def gathers_inputs_again(model: CostModel) -> bool:
     runs under the product of the input gradient: the cost takes it as hidden, the bytes cross the links all the same.
     """
     stack = model.problem.stack
-    kept = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
+    kept = stack.engine.kind not in (EngineKind.FULLY_SHARD, EngineKind.DEEPSPEED)
     return kept and not stack.kernels.saves_gathered_input
 
 
@@ -318,14 +319,14 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     """Gradients and weights; in every micro-batch where the cost counts them so (`pipeline.step`)."""
     comm, job = model.problem.stack.communication, model.problem.job
     replicas = config.dp * config.cp
-    states, m = model.problem.stack.states, config.num_microbatches
+    states, m = model.problem.stack.engine, config.num_microbatches
     once = bool(states.accumulates_whole(np.array(config.pp), np.array(config.zero)))
     each = config.zero >= (2 if comm.reduce_per_microbatch else 3) and not once
     last = bool(states.reduces_last(np.array(config.zero), np.array(m)))
     calls = float(m if each else 1)
     gathers = again = calls if config.zero else 0.0
     again *= config.zero >= 3
-    if config.zero >= 3 and fetches_modules(states):
+    if config.zero >= 3 and states.gathers_modules:
         yield from _of_modules(model, config, load)
         gathers = again = 0.0
     if comm.gathers_after_step and config.zero < 3:
@@ -333,7 +334,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     if once and config.zero >= 3:
         gathers, again = 1.0, m
     calls = 1.0 if last else calls
-    if job.lora_rank is not None and not weights_sharded(np.array(config.zero), states.engine):
+    if job.lora_rank is not None and not states.weights_sharded(np.array(config.zero)):
         gathers = again = 0.0
     apart = config.ep * config.etp
     expert_replicas = config.tp * replicas // apart
@@ -344,7 +345,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
         StaysGathered.NOTHING: 0.0, StaysGathered.HEAD: ends, StaysGathered.ROOT: begins + ends,
         StaysGathered.LAST_LAYER: begins + 2 * ends,
     }  # fmt: skip
-    staying = stays[states.stays_gathered] if comm.unit_messages else 0.0
+    staying = stays[states.keeps_gathered] if comm.unit_messages else 0.0
     sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
     shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
@@ -376,8 +377,9 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
 
 def _of_modules(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
     """Weights that ZeRO 3 gathers module by module: forward, again for the backward pass, and a third time what
-    recomputation frees (`cost.fetches`)."""
-    problem, states = model.problem, model.problem.stack.states
+    recomputation frees (`cost.engines.zero3_gathers`)."""
+    problem, states = model.problem, model.problem.stack.engine
+    assert isinstance(states, DeepSpeed), "its modules are gathered one by one"
     t, replicas = np.array([float(config.tp)]), config.dp * config.cp
     held: list[tuple[Module, float, float]] = []  # how many, and of them those that recomputation frees
     for kind, count, again in zip(problem.model.layer_kinds, load.layers, load.recomputed, strict=True):

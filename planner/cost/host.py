@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from planner.cost.adapters import adapter_launches
 from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
-from planner.cost.fetches import fetches_modules, modules_of
+from planner.cost.engines.zero3_gathers import modules_of
 from planner.cost.network.context import context_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
@@ -89,7 +89,7 @@ ORDER_OPERATION = 7.5e-6
 
 def has_hooks(problem: Problem) -> bool:
     """Does ZeRO 3 of this stack take the host's time in every module?"""
-    return fetches_modules(problem.stack.states) and problem.stack.host.module_hooks > 0
+    return problem.stack.engine.gathers_modules and problem.stack.host.module_hooks > 0
 
 
 def gathered_by_hooks(keys: ConfigTable, problem: Problem) -> NDArray[np.int32]:

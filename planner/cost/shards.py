@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from planner.cost.adapters import linear_layers
 from planner.cost.device.updates import buckets_of, pieces, trained_tensors
 from planner.cost.edges import padded_vocabulary
-from planner.cost.fetches import (
+from planner.cost.engines.zero3_gathers import (
     Fetches,
     computed_meanwhile,
-    fetches_modules,
     modules_of,
     prefetch_blocked,
     reductions,
@@ -54,6 +53,7 @@ from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
+from planner.spec.stack.engines import DeepSpeed
 from planner.spec.stack.kinds import StaysGathered
 
 Array = NDArray[np.float64]
@@ -244,7 +244,7 @@ class ShardModel:
         [bytes]; `outer`, `head`: parameters outside the layers and the head's among them, `layers`: how many a stage
         has (`StaysGathered`)."""
         half, kept = RECIPES[self.problem.job.precision].activation_bytes, 0.0 * outer
-        stage = self.problem.stack.states.stays_gathered
+        stage = self.problem.stack.engine.keeps_gathered
         if stage is StaysGathered.NOTHING:
             return kept, kept
         if stage is StaysGathered.HEAD:
@@ -272,7 +272,7 @@ class ShardModel:
         """
         comm, cluster, links = self.problem.stack.communication, self.problem.cluster, self.links
         t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
-        gradient, bucket = comm.gradient_bytes, self.problem.stack.states.bucket_elements
+        gradient, bucket = comm.gradient_bytes, self.problem.stack.engine.reduced_elements
         tensors = trained_tensors(self.problem.model, self.problem.job) if comm.owner_messages else (0, 0)
         replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
         groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
@@ -329,8 +329,8 @@ class ShardModel:
     ) -> Fetches | None:  # fmt: skip
         """ZeRO 3 module by module. `held`: layers by kind (K, k, C), first and last stages (k, C); `whole`, `sent`:
         dense and expert weights (k, C), in parameters and in bytes; `reduced`: parameters with gradients (k,)."""
-        states, comm = self.problem.stack.states, self.problem.stack.communication
-        if not fetches_modules(states):
+        states, comm = self.problem.stack.engine, self.problem.stack.communication
+        if not isinstance(states, DeepSpeed):
             return None
         t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
         counts, *ends = held
@@ -450,12 +450,12 @@ class ShardModel:
         that divide those of experts [1].
 
         Largest over parameters, in the order in which modules hold them, of (k - 1) n_i + n_(i-1), k being the stack's
-        `step_tensors`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
+        `tensors_in_turn`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
         moment and what is made of it, and the denominator of the parameter before is not dropped until its name is
         taken. Sizes: embedding, then of every layer a norm before each half and matrices one by one (q, k, v, gate and
         up apart, all experts of a rank in one tensor), norm, head.
         """
-        model, copies = self.problem.model, self.problem.stack.states.step_tensors
+        model, copies = self.problem.model, self.problem.stack.engine.tensors_in_turn
         if not copies:
             return np.zeros_like(t)
         norm, head = np.full_like(t, float(model.hidden)), self._head_parameters(t)
@@ -500,7 +500,7 @@ class ShardModel:
         group = group_links(
             np.maximum((keys["pp"] - 1) * width, 1.0), np.full(len(keys), 2.0), self.problem.cluster
         )
-        seconds = all_reduce_time(self.problem.stack.states.gradient * trained, group, self.links)
+        seconds = all_reduce_time(self.problem.stack.engine.gradient * trained, group, self.links)
         return np.where(trained > 0, self.problem.stack.communication.dp_time * seconds, 0.0)
 
     def outer_modules(self, t: Array) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from planner.spec.own_run import OwnRun
 from planner.spec.stack import Stack
 
 LONGEST_NAME: Final = 200  # characters
-SECTIONS: Final = ("compute", "host", "communication", "states", "overhead")
+SECTIONS: Final = ("compute", "host", "communication", "engine", "overhead")
 Factor = Annotated[float, Field(gt=0.01, lt=100, allow_inf_nan=False)]
 
 

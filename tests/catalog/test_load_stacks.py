@@ -139,7 +139,7 @@ def test_bands_grow_with_devices_and_for_mixtures() -> None:
 def test_options_follow_the_name() -> None:
     stack = load_stack("Megatron 2026+no-fp8-param-gather")
     assert stack.name == "megatron-2026+no-fp8-param-gather"
-    assert stack.states.fp8_param_gather == ()
+    assert stack.engine.fp8_param_gather == ()
     assert load_stack(stack.name) == stack
     for unknown in ("megatron-2026+fsdp", "torchtitan-2026+fp8-param-gather", "megatron-2026+"):
         with pytest.raises(UnknownNameError, match="option of stack"):

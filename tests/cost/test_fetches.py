@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.exchanges import exchanges
-from planner.cost.fetches import (
+from planner.cost.engines.zero3_gathers import (
     Module,
     computed_meanwhile,
     modules_of,
@@ -15,6 +14,7 @@ from planner.cost.fetches import (
     released,
     turning_share,
 )
+from planner.cost.exchanges import exchanges
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.traffic import GroupLinks
 from planner.cost.params import model_parameters

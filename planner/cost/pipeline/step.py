@@ -47,7 +47,7 @@ def exposed_data_parallel(
     `bucket_latency` per bucket and rank.
     `scatter`, `gather`: seconds for all of a stage's gradients, parameters. ZeRO 3: `again`, gathers for the backward
     pass over those for the forward pass; `shares` (2, n, J), of gathers and of what hides each, where they run a module
-    ahead (`cost.fetches`).
+    ahead (`cost.engines.zero3_gathers`).
     """
     between = np.where(aside, 0.0, scatter)
     scatter = scatter - between

@@ -15,8 +15,9 @@ from pydantic import Field, field_validator
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Precision
+from planner.spec.stack.engines import Contiguous, Engine
 from planner.spec.stack.kinds import PipelineSplit
-from planner.spec.stack.memory import Overhead, States
+from planner.spec.stack.memory import Overhead
 from planner.spec.stack.section import Section
 from planner.spec.stack.time import Communication, Compute, Host, Kernels
 
@@ -147,19 +148,17 @@ class Stack(Section):
     compute: Compute = Compute()
     host: Host = Host()
     communication: Communication = Communication()
-    states: States = States()
+    engine: Engine = Contiguous()
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
 
     def for_precision(self, precision: Precision) -> Stack:
         """The stack with the gradients that it has in a precision."""
-        if precision is not Precision.FP16 or not self.states.fp16_gradients:
+        engine = self.engine.for_precision(precision)
+        if engine is self.engine:
             return self
-        states = self.states.model_copy(
-            update={"gradient": 2.0, "gradient_accumulator": 0.0, "optimizer_transient": 4.0}
-        )
-        communication = self.communication.model_copy(update={"gradient_bytes": 2.0})
-        return self.model_copy(update={"states": states, "communication": communication})
+        communication = self.communication.model_copy(update={"gradient_bytes": engine.gradient})
+        return self.model_copy(update={"engine": engine, "communication": communication})
 
     def band_at(self, devices: float, moe: bool) -> float:
         """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""

@@ -1,5 +1,5 @@
-"""The kinds that a stack chooses among: of attention, its context and its chosen keys, loss, float8, engine of states,
-dispatch of tokens, split of layers."""
+"""The kinds that a stack chooses among: of attention, its context and its chosen keys, loss, float8, dispatch of
+tokens, split of layers."""
 
 from __future__ import annotations
 
@@ -63,22 +63,6 @@ class StaysGathered(StrEnum):
     HEAD = "head"
     ROOT = "root"
     LAST_LAYER = "last-layer"
-
-
-class StateEngine(StrEnum):
-    """Who holds parameters and gradients, and when.
-
-    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM, nanotron). TORCH: gradients are born
-    in the backward pass and freed after the update; sharded parameters are gathered unit by unit (FSDP2's
-    `fully_shard`; stage 2 keeps them gathered from forward to backward, `reshard_after_forward=False`).
-    DEEPSPEED: buckets of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP:
-    gradient shards live from start to end; layers are gathered and reduced in queues of a fixed number of elements.
-    """
-
-    CONTIGUOUS = "contiguous"
-    TORCH = "torch"
-    DEEPSPEED = "deepspeed"
-    MEGATRON_FSDP = "megatron-fsdp"
 
 
 class Dispatcher(StrEnum):

@@ -1,14 +1,12 @@
 """What decides how long a training software takes? Its kernels, their rates, its host, and what it exchanges how.
 
-Left out: what it keeps in memory (`stack_memory.py`).
+Left out: what it keeps in memory (`spec/stack/engines.py`, `spec/stack/memory.py`).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from planner.spec.attention import Attention
@@ -133,23 +131,6 @@ class Kernels(Section):
     fused_qkv: bool = Field(
         False, description="q, k and v are one linear layer where linear layers are counted one by one"
     )
-    gather_buffer_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="bytes per hidden value of the gathered stream in buffers made once (tp > 1)",
-    )
-    deferred_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="per hidden value of the gathered stream that a collective reads: its block the allocator cannot "
-        "reuse while layers are launched ahead of the device (tp > 1); counted as reserved. 0: none is held back",
-    )
-    launches_forward: float = Field(
-        47.0, ge=20, le=80, description="entries of a stream's queue that a layer's forward pass takes"
-    )
-    launches_backward: float = Field(69.0, ge=30, le=120, description="the same of its backward pass")
     split_keeps_graph: bool = Field(
         False,
         description="a backward split in two frees nothing before the weight gradient (autograd), instead of all "
@@ -370,15 +351,6 @@ class Communication(Section):
         description="ZeRO 1 gives whole tensors to ranks: gradients are reduced to the owner, which broadcasts what it "
         "updated, a message each",
     )
-    reduces_aside: bool = Field(
-        True,
-        description="ZeRO's reductions run beside compute (DeepSpeed's overlap_comm), not between its kernels",
-    )
-    reduces_after_pipeline: bool = Field(
-        False,
-        description="a pipeline's gradients are reduced after the last micro-batch, not overlapped (DeepSpeed's "
-        "PipelineEngine)",
-    )
     reduces_whole: bool = Field(
         False,
         description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
@@ -411,7 +383,3 @@ class Communication(Section):
     slowdown_per_doubling: float = Field(
         0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
     )
-
-    def beside_compute(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Where gradients are reduced beside compute, as far as overlaps say: rows of these degrees and stages (n,)."""
-        return (self.reduces_aside | (zero < 1)) & ((pp == 1) | (not self.reduces_after_pipeline))
