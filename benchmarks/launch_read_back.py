@@ -54,7 +54,6 @@ SAID: Final = {
     "kernels.fused_rotary": ("Liger's kernels:", *_OWN),
     "kernels.loss_adds_in_product": ("Liger's kernels:",),
     "kernels.float8_scales": _SCALES,
-    "communication.tp_gathers_float8": _SCALES,
     "communication.tp_exposed": _ALONE,
     "communication.tp_overlapped": _ALONE,
     "communication.gradient_bytes": _GRADIENTS,

@@ -298,10 +298,7 @@ _FLASH_TRITON: Final = Word(
 )
 _FUSED_LOSS: Final = Word(r"cross[- ]entropy fusion|(?<!un)fused cross")
 # torchao's recipe_name rowwise, with which torchtitan gathers inputs in 16 bits (820504e docs/float8.md)
-_ROWS: Final[Update] = {
-    "kernels": {"float8_scales": Float8Scales.ROW},
-    "communication": {"tp_gathers_float8": False},
-}
+_ROWS: Final[Update] = {"kernels": {"float8_scales": Float8Scales.ROW}}
 _SWITCHES: Final[tuple[_Switch, ...]] = (
     _aleph_kernels, _no_flash, _flash, _flash_1, _flash_2, _flash_triton, _no_overlap, _tp_overlap, _ep_overlap,
     _dispatcher, _eager_torch,
@@ -313,7 +310,7 @@ _SWITCHES: Final[tuple[_Switch, ...]] = (
     ),
     _fused_loss,
     _plain(
-        Word(r"optimizer[ _-]cuda[ _-]graph"), {"host": {"update_captured": True}},
+        Word(r"optimizer[ _-]cuda[ _-]graph"), {"engine": {"update_captured": True}},
         "the update replayed as a CUDA graph",
     ),
     _pure_bf16, _narrow_gradients, _wide_gradients, _dropout, _capacity, _late_overlap,

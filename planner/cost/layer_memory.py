@@ -165,7 +165,7 @@ def weight_gradient_bytes(
         read = inputs * gemm.in_features / np.where(gemm.shard is Shard.ROW, narrow, stream)
         written = inputs * (gemm.out_features / np.where(gemm.shard is Shard.ROW, stream, wide))
         total = total + rows * (read + written + inputs * gemm.kv_out_features / x.kv_split)
-    if not problem.stack.kernels.split_keeps_graph:
+    if not problem.stack.engine.split_keeps_graph:
         return total
     saved = 0.5 * total  # inputs of products are a part of what the graph keeps
     return np.maximum(kept + total - saved, total)

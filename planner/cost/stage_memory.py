@@ -84,8 +84,8 @@ def memory_inputs(
         logit_gradient=last * head.gradient[l_row][:, None],
         boundary=in_flight
         * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
-        stage_buffers=_stage_buffers(
-            stack, table, layers, l_row, classes.first.take(c_row, axis=0), last, in_flight
+        stage_buffers=engine.stage_buffers(
+            table, layers, l_row, (classes.first.take(c_row, axis=0), last), in_flight
         ),
         adapters=states.adapters,
         stream=layers.stream[l_row],
@@ -203,34 +203,6 @@ def least_buffers(problem: Problem, table: ConfigTable, layers: Layers) -> Array
     folded = np.isin(table["schedule"], FOLDED_SCHEDULES)[:, None]
     first = np.broadcast_to(np.array([1.0, 0.0]), (len(table), 2))
     last = np.where(folded, first, 1.0 - first)
-    held = _stage_buffers(stack, table, layers, rows, first, last, most[:, None] * np.ones((1, 2)))
+    held = engine_of(stack).stage_buffers(table, layers, rows, (first, last), most[:, None] * np.ones((1, 2)))
     staged = np.where(table["schedule"] == Schedule.DUALPIPE, 0.0, held.min(axis=1))
     return np.asarray(staged + gather_buffers(stack, table, layers, rows) + stack.overhead.workspace)
-
-
-def _stage_buffers(
-    stack: Stack,
-    table: ConfigTable,
-    layers: Layers,
-    l_row: Index,
-    first: Array,
-    last: Array,
-    in_flight: Array,
-) -> Array:
-    """What torch.distributed.pipelining keeps between stages beyond a layer's own input (n, C) [bytes].
-
-    With m micro-batches and v chunks, m (2 v) buffers of received activations and gradients, but none of activations on
-    the first and of gradients on the last stage; outputs of chunks in flight, or of all where they are kept to the end
-    of the step, of the last stage then the logits; less what the layers count: the inputs of chunks in flight. torch
-    2.13 and 2.6 distributed/pipelining/stage.py _prepare_forward_infra, _prepare_backward_infra, forward_one_chunk.
-    """
-    kernels = stack.kernels
-    if not kernels.received_bytes:
-        return np.zeros_like(in_flight)
-    v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
-    received = kernels.received_bytes * m * (2.0 * v - first - last)
-    sent = (v - last) * (m if kernels.keeps_outputs else in_flight)
-    width = layers.stream[l_row] / np.maximum(layers.hidden[l_row], 1.0)
-    hidden = layers.hidden[l_row][:, None] * (received + width[:, None] * (sent - in_flight * (v - first)))
-    logits = last * m * layers.head_memory.logits[l_row][:, None] if kernels.keeps_outputs else 0.0
-    return np.maximum(hidden + logits, 0.0) * (table["pp"] > 1)[:, None]

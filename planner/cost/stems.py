@@ -189,7 +189,9 @@ class StemModel:
         where a graph of the device's update launches all; the host's own update has none."""
         host, shards = self.model.problem.stack.host, self.shards
         tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
-        captured = host.update_captured & ((table["offload"] & OFFLOAD_OPTIMIZER) == 0)
+        captured = self.model.problem.stack.engine.captures_update & (
+            (table["offload"] & OFFLOAD_OPTIMIZER) == 0
+        )
         launched = np.where(captured, 0.0, host.tensor_update * tensors)
         return host.step_overhead + self.model.host.slowdown * launched
 

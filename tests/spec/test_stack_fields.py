@@ -11,9 +11,9 @@ from planner.spec.stack.engines import ENGINES, DeepSpeed, States
 from planner.spec.stack.section import Section
 
 STACKS = [load_stack(name) for name in stack_names()]
-MOST_FIELDS = 151  # of one stack, its engine's among them
-MOST_OF_ALL = 197  # of any stack
-MOST_OF_ONE = 52  # that one shipped stack alone sets away from its default, in sections that all have
+MOST_FIELDS = 142  # of one stack, its engine's among them
+MOST_OF_ALL = 189  # of any stack
+MOST_OF_ONE = 45  # that one shipped stack alone sets away from its default, in sections that all have
 MOST_FITTED = 25
 # kinds themselves, and what the files of published runs set (benchmarks/published)
 UNSTATED = {"kind", "deferred_bytes", "fused_weight_gradient", "one_unit", "step_tensors"}
@@ -32,8 +32,8 @@ def fields(section: Section, path: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 def test_a_stack_has_no_more_fields_than_it_had() -> None:
     each = [{name for name, _, _ in fields(stack)} for stack in STACKS]
-    assert max(len(of) for of in each) == MOST_FIELDS
-    assert len(set().union(*each)) == MOST_OF_ALL
+    assert max(len(of) for of in each) <= MOST_FIELDS
+    assert len(set().union(*each)) <= MOST_OF_ALL
 
 
 def test_few_fields_of_all_stacks_are_one_stack_s_alone() -> None:
@@ -45,7 +45,7 @@ def test_few_fields_of_all_stacks_are_one_stack_s_alone() -> None:
             set_by[name] = set_by.get(name, set()) | own
     kinds = tuple(f"{kind.model_fields['kind'].default}." for kind in ENGINES)
     of_one = [name for name, stacks in set_by.items() if len(stacks) <= 1 and not name.startswith(kinds)]
-    assert len(of_one) == MOST_OF_ONE
+    assert len(of_one) <= MOST_OF_ONE
 
 
 def test_every_field_of_an_engine_is_set_by_a_stack_or_an_option() -> None:

@@ -102,6 +102,13 @@ class Engine(ABC, Generic[Settings]):
         `outer` (n, C): parameters outside layers."""
         return np.zeros_like(outer)
 
+    def stage_buffers(
+        self, table: ConfigTable, layers: Layers, l_row: Index, ends: tuple[Array, Array], in_flight: Array
+    ) -> Array:
+        """Buffers between stages of a pipeline beyond a layer's own input, made once (n, C) [bytes]. `ends`: whether a
+        stage is the first, and the last."""
+        return np.zeros_like(in_flight)
+
     def gradients_wait(self, table: ConfigTable, in_flight: Array) -> NDArray[np.bool_]:
         """Where gradients exist with most micro-batches in flight (n, C): of earlier ones, so not where all are."""
         return np.asarray(table["num_microbatches"][:, None] > in_flight * (1 + 1e-9))

@@ -7,11 +7,13 @@ shards, and layers of a model whose units differ, for which the widest stands.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.engines.engine import Engine
+from planner.cost.levels import Layers
 from planner.cost.memory.moments import (
     WEIGHT_GRADIENT,
     MemoryInputs,
@@ -29,9 +31,12 @@ from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.engines import FullyShard
-from planner.spec.stack.kinds import StaysGathered
+from planner.spec.stack.kinds import StaysGathered, TorchPipelining
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+RECEIVED: Final = 2.0  # bytes of a value in buffers between stages
 
 
 @dataclass(frozen=True)
@@ -246,6 +251,30 @@ class FullyShardEngine(Engine[FullyShard]):
         step = _Step(x, self.stack, self.states)
         moments = [*step.forward(), *step.backward(), *step.end()]
         return [*moments, step.after_init()] if every else moments
+
+    def stage_buffers(
+        self, table: ConfigTable, layers: Layers, l_row: Index, ends: tuple[Array, Array], in_flight: Array
+    ) -> Array:
+        """What torch.distributed.pipelining keeps between stages beyond a layer's own input (n, C) [bytes].
+
+        With m micro-batches and v chunks, m (2 v) buffers of received activations and gradients, but none of
+        activations on the first and of gradients on the last stage; outputs of chunks in flight, or of all where they
+        are kept to the end of the step, of the last stage then the logits; less what the layers count: the inputs of
+        chunks in flight. torch 2.13 and 2.6 distributed/pipelining/stage.py _prepare_forward_infra,
+        _prepare_backward_infra, forward_one_chunk.
+        """
+        if self.states.pipelining is None:
+            return np.zeros_like(in_flight)
+        (first, last), keeps = ends, self.states.pipelining is TorchPipelining.TORCH_2_6
+        v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
+        received = RECEIVED * m * (2.0 * v - first - last)
+        sent = (v - last) * (m if keeps else in_flight)
+        width = layers.stream[l_row] / np.maximum(layers.hidden[l_row], 1.0)
+        hidden = layers.hidden[l_row][:, None] * (
+            received + width[:, None] * (sent - in_flight * (v - first))
+        )
+        logits = last * m * layers.head_memory.logits[l_row][:, None] if keeps else 0.0
+        return np.maximum(hidden + logits, 0.0) * (table["pp"] > 1)[:, None]
 
     def gradients_wait(self, table: ConfigTable, in_flight: Array) -> NDArray[np.bool_]:
         """Or at the fixed addresses that a graph writes (torchtitan 0.3.0 trainer.py

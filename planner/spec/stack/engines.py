@@ -15,7 +15,7 @@ from pydantic import Field
 
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import StaysGathered
+from planner.spec.stack.kinds import StaysGathered, TorchPipelining
 from planner.spec.stack.section import Section
 
 Rows = NDArray[np.int32]
@@ -55,6 +55,8 @@ class States(Section):
     `gathers_as_read`: whether passes gather the orientation of 8-bit weights that they read.
     `gathers_modules`: whether stage 3 gathers one linear layer after the other.
     `sums_whole_embedding`: whether tp ranks that divide the embedding each make its whole gradient (DTensor).
+    `split_keeps_graph`: whether a backward pass split in two frees nothing before the weight gradient (autograd),
+    instead of all but the inputs of linear layers.
     """
 
     weights_sharded_from: ClassVar[int] = 3
@@ -65,6 +67,7 @@ class States(Section):
     gathers_as_read: ClassVar[bool] = False
     gathers_modules: ClassVar[bool] = False
     sums_whole_embedding: ClassVar[bool] = False
+    split_keeps_graph: ClassVar[bool] = False
 
     gradient: float = Field(4.0, ge=0, le=8, description="the gradient between backward pass and update")
     master: float = Field(4.0, ge=0, le=4, description="the fp32 weight that an update changes")
@@ -97,6 +100,11 @@ class States(Section):
     def tensors_in_turn(self) -> float:
         """Tensors alive in an update of one parameter after the other; 0: there are no such temporaries [1]."""
         return 0.0
+
+    @property
+    def captures_update(self) -> bool:
+        """Is the update replayed as a CUDA graph, which leaves the host no launch a tensor?"""
+        return False
 
     @property
     def reduces_once(self) -> bool:
@@ -207,6 +215,13 @@ class Contiguous(_KeepsNarrow):
         description="nvfp4 keeps and gathers linear weights in 4 bits (Megatron --fp4-param-gather), instead of 4-bit "
         "copies beside 16-bit weights; counted where `fp8_param_gather` is stated",
     )
+    update_captured: bool = Field(
+        False, description="the update is replayed as a CUDA graph (--optimizer-cuda-graph)"
+    )
+
+    @property
+    def captures_update(self) -> bool:
+        return self.update_captured
 
     def for_precision(self, precision: Precision) -> Self:
         if precision is not Precision.FP16 or not self.fp16_gradients:
@@ -263,16 +278,18 @@ class FullyShard(States):
     lasting_gradients: ClassVar[bool] = False
     casts_wide_shards: ClassVar[bool] = True
     sums_whole_embedding: ClassVar[bool] = True
+    split_keeps_graph: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = False
 
     kind: Literal[EngineKind.FULLY_SHARD] = EngineKind.FULLY_SHARD
     stays_gathered: StaysGathered = Field(
         StaysGathered.NOTHING, strict=False, description="of stage 3, what is not resharded after forward"
     )
-    pipeline_accumulates_whole: bool = Field(
-        False,
-        description="under a pipeline, gathered weights and gradients of the width that is reduced stay whole "
-        "until the step's last backward pass, after which they are reduced once (torch.distributed.pipelining)",
+    pipelining: TorchPipelining | None = Field(
+        None,
+        strict=False,
+        description="whose stages run pipelines: gathered weights and gradients of the width that is reduced stay "
+        "whole until the step's last backward pass, after which they are reduced once",
     )
     microbatches_accumulate_whole: bool = Field(
         False,
@@ -308,7 +325,8 @@ class FullyShard(States):
         return self.microbatches_accumulate_whole
 
     def accumulates_whole(self, pp: Rows, zero: Rows) -> NDArray[np.bool_]:
-        return (pp > 1) & (zero >= 2) & self.pipeline_accumulates_whole
+        """torch 2.6 and 2.13 distributed/pipelining/stage.py backward_maybe_with_nosync."""
+        return (pp > 1) & (zero >= 2) & (self.pipelining is not None)
 
     def born_in_update(self, optimizer: Optimizer) -> float:
         """torch.optim makes the moments in the first step."""

@@ -65,6 +65,14 @@ class StaysGathered(StrEnum):
     LAST_LAYER = "last-layer"
 
 
+class TorchPipelining(StrEnum):
+    """Release of torch.distributed.pipelining whose stages run a pipeline: TORCH_2_6 keeps outputs of all micro-batches
+    until the next step, TORCH_2_13 drops them (torchtitan 0.3.0 trainer.py return_outputs=False)."""
+
+    TORCH_2_6 = "torch-2.6"
+    TORCH_2_13 = "torch-2.13"
+
+
 class Dispatcher(StrEnum):
     """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node.
 

@@ -88,9 +88,9 @@ def test_what_is_not_modelled_is_said() -> None:
 
 def test_scales_by_rows_gather_in_16_bits() -> None:
     stack = load_stack("torchtitan-2024")
-    assert stack.communication.tp_gathers_float8
+    assert stack.kernels.tp_gathers_float8
     rows, said = apply_switches(stack, "vanilla TP; compile; float8 rowwise")
-    assert not rows.communication.tp_gathers_float8
+    assert not rows.kernels.tp_gathers_float8
     assert said == ("fp8 scales per row",)
 
 
