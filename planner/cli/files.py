@@ -244,7 +244,7 @@ def problem_of(
         said.append(f"stack {software.name}")
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
-        said.append(f"calibrated with {software.calibration}")
+        said.append(f"calibrated with {overlay.said}")
     software = _with_kernels(software, parsed, said)
     said += texts(missing_kernels(software, spec, hardware.accelerator, job.precision))
     said += texts(said_of_host(hardware))

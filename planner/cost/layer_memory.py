@@ -32,7 +32,6 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import Dispatcher, SparseKernel
 
 Array = NDArray[np.float64]
@@ -77,7 +76,7 @@ def layer_memory(
     least = parts["input"]
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
     released = sum((parts.get(name, zero) for name in SECOND_HALF), zero)
-    if problem.stack.engine.kind is EngineKind.FULLY_SHARD:
+    if problem.stack.engine.plain_autograd:
         working = np.maximum(working, backward_peak(problem, recipe, layer, x, parts))
     a = layer.attention
     if a is not None and (see := sparse_sight(a, x)) is not None:
@@ -102,9 +101,7 @@ def layer_memory(
         cut = cut_of(s, x.tokens, x.t, x.c)
         working = np.maximum(working, stream + working_bytes(s, cut, act) - released)
     remade = working + everything - least
-    if problem.stack.engine.kind is EngineKind.FULLY_SHARD and wide_norm_bytes(
-        problem.model, kernels, recipe
-    ):
+    if problem.stack.engine.plain_autograd and wide_norm_bytes(problem.model, kernels, recipe):
         remade = remade + least  # the upcast stands for the input, which the checkpoint keeps all the same
     return everything - freed, least, working + freed, remade
 
@@ -165,7 +162,7 @@ def weight_gradient_bytes(
         read = inputs * gemm.in_features / np.where(gemm.shard is Shard.ROW, narrow, stream)
         written = inputs * (gemm.out_features / np.where(gemm.shard is Shard.ROW, stream, wide))
         total = total + rows * (read + written + inputs * gemm.kv_out_features / x.kv_split)
-    if not problem.stack.engine.split_keeps_graph:
+    if not problem.stack.engine.plain_autograd:
         return total
     saved = 0.5 * total  # inputs of products are a part of what the graph keeps
     return np.maximum(kept + total - saved, total)

@@ -28,7 +28,7 @@ from planner.spec.config import (
 )
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel, RecomputedLayers
 from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
 
 
@@ -133,7 +133,7 @@ CASES: dict[str, Problem] = {
     "7 layers": problem(dense_model(layers=7), "1x4 h100", global_batch=10, stack="deepspeed-2025"),
     "prime batch": problem(dense_model(layers=4), "1x8 h100", global_batch=7),
 }
-limits = load_stack("megatron-2026").limits.model_copy(update={"partial_full_recompute": False})
+limits = load_stack("megatron-2026").limits.model_copy(update={"recomputed_layers": RecomputedLayers.ALL})
 CASES["all or none"] = problem(
     dense_model(layers=6), "1x8 h100", global_batch=8,
     stack=load_stack("megatron-2026").model_copy(update={"limits": limits}),

@@ -84,6 +84,10 @@ class Engine(ABC, Generic[Settings]):
     def moments(self, x: MemoryInputs, every: bool) -> list[Moment]:
         """The moments of a step at which memory can peak, or `every` one that a report names."""
 
+    # Is the first stage's memory logged? Does reserved memory show what fits badly? Not where idle blocks are counted
+    # one by one, so that it tells only what cannot be used once they are returned.
+    logs_first_stage = False
+    logs_fragmentation = True
     gather_buffer_bytes = 0.0  # per hidden value of the gathered stream in buffers made once (tp > 1)
 
     def waiting_blocks(

@@ -46,6 +46,8 @@ class NanotronEngine(LastingEngine[Nanotron]):
     weights are gathered into a copy of all (all_gather_coalesced flattens them). Read in huggingface/nanotron, branch
     nouamane/bench2."""
 
+    logs_first_stage = True
+    logs_fragmentation = False  # runs that returned their idle blocks show none
     gather_buffer_bytes = GATHER_BUFFERS
 
     @property

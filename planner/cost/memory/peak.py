@@ -172,7 +172,8 @@ def memory_cost(
     constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
     backward pass. `graphs`: memory of CUDA graphs, None where no row captures any.
     """
-    moments, waste = engine_of(stack).moments(x, keep_terms), stack.overhead.fragmentation
+    engine, waste = engine_of(stack), stack.overhead.fragmentation
+    moments = engine.moments(x, keep_terms)
     pool = None
     if graphs is None:
         by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
@@ -183,13 +184,13 @@ def memory_cost(
     reserved = by_class[rows, stage_class]
     phase, unused = _binding_moment(x, moments, stem, kept, working, waste, stage_class, pool)
     logged, logged_phase, logged_class = reserved, phase, stage_class
-    if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
+    if engine.logs_first_stage:  # classes are in the order of their earliest stage
         logged, logged_class = by_class[:, 0], np.zeros_like(stage_class)
         logged_phase, unused = _binding_moment(x, moments, stem, kept, working, waste, logged_class, pool)
     outside = stack.overhead.context + x.communicators[stem]
     if stack.overhead.logs_reserved:
         room = np.maximum(capacity - outside - logged, 0.0)
-        peak = logged if stack.overhead.logs_fragmentation else logged - unused
+        peak = logged if engine.logs_fragmentation else logged - unused
         peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack)
     else:
         peak = logged - unused

@@ -16,7 +16,7 @@ from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Precision
 from planner.spec.stack.engines import Contiguous, Engine
-from planner.spec.stack.kinds import PipelineSplit
+from planner.spec.stack.kinds import PipelineSplit, RecomputedLayers
 from planner.spec.stack.memory import Overhead
 from planner.spec.stack.section import Section
 from planner.spec.stack.time import Communication, Compute, Host, Kernels
@@ -70,9 +70,8 @@ class Limits(Section):
     schedules: tuple[str, ...] = Field(
         ("1f1b", "interleaved"), description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them"
     )
-    partial_full_recompute: bool = True
-    recompute_every: bool = Field(
-        False, description="of partly recomputed layers, those at equal distances alone: one of so many"
+    recomputed_layers: RecomputedLayers = Field(
+        RecomputedLayers.ANY, strict=False, description="which numbers of fully recomputed layers run"
     )
     selective_recompute: tuple[str, ...] = ("core_attn",)
     recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
@@ -84,6 +83,16 @@ class Limits(Section):
     pads_vocabulary: int = Field(
         128, ge=0, description="vocabulary is padded to a multiple of this x tp; 0: not padded"
     )
+
+    @property
+    def partial_full_recompute(self) -> bool:
+        """May a part of the layers be recomputed?"""
+        return self.recomputed_layers is not RecomputedLayers.ALL
+
+    @property
+    def recompute_every(self) -> bool:
+        """Are partly recomputed layers those at equal distances alone, one of so many?"""
+        return self.recomputed_layers is RecomputedLayers.EVERY
 
     @property
     def own_graphs(self) -> CudaGraphs:
@@ -107,6 +116,14 @@ class Limits(Section):
         return names
 
 
+class Calibration(Section):
+    """The user's own measurements that correct a stack."""
+
+    said: str
+    level: str = Field(description="L2 or L3: probes, or steps")
+    runs: tuple[OwnRun, ...] = ()
+
+
 class Stack(Section):
     """A training software stack."""
 
@@ -126,10 +143,8 @@ class Stack(Section):
         0.0, ge=0, le=1, description="power of devices / 64 by which `band` grows, where the errors show it"
     )
     devices: tuple[str, ...] = Field((), description="accelerators of the runs behind `fitted`")
-    calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
-    calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
-    measured: tuple[OwnRun, ...] = Field(
-        (), description="the user's own configurations, where it was calibrated"
+    calibration: Calibration | None = Field(
+        None, description="the user's measurements behind it; absent: as shipped"
     )
     split: PipelineSplit | tuple[int, ...] = Field(
         PipelineSplit.BALANCED,
@@ -152,6 +167,11 @@ class Stack(Section):
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
 
+    @property
+    def measured(self) -> tuple[OwnRun, ...]:
+        """The user's own configurations, where it was calibrated."""
+        return self.calibration.runs if self.calibration is not None else ()
+
     def for_precision(self, precision: Precision) -> Stack:
         """The stack with the gradients that it has in a precision."""
         engine = self.engine.for_precision(precision)
@@ -160,8 +180,12 @@ class Stack(Section):
         communication = self.communication.model_copy(update={"gradient_bytes": engine.gradient})
         return self.model_copy(update={"engine": engine, "communication": communication})
 
+    @property
+    def _steps_measured(self) -> bool:
+        return self.calibration is not None and self.calibration.level == "L3"
+
     def band_at(self, devices: float, moe: bool) -> float:
         """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""
         band = self.band * (devices / BAND_DEVICES) ** self.band_widening
-        wider = (self.band_moe or band * UNLIKE_BAND) if moe and self.calibration_level != "L3" else 0.0
+        wider = (self.band_moe or band * UNLIKE_BAND) if moe and not self._steps_measured else 0.0
         return float(min(max(band, wider), WIDEST_BAND))

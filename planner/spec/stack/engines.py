@@ -16,7 +16,7 @@ from pydantic import Field
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import StaysGathered, TorchPipelining
-from planner.spec.stack.section import Section
+from planner.spec.stack.section import Seconds, Section
 
 Rows = NDArray[np.int32]
 HALF: Final = 2.0  # bytes of a value in 16 bits
@@ -55,8 +55,8 @@ class States(Section):
     `gathers_as_read`: whether passes gather the orientation of 8-bit weights that they read.
     `gathers_modules`: whether stage 3 gathers one linear layer after the other.
     `sums_whole_embedding`: whether tp ranks that divide the embedding each make its whole gradient (DTensor).
-    `split_keeps_graph`: whether a backward pass split in two frees nothing before the weight gradient (autograd),
-    instead of all but the inputs of linear layers.
+    `plain_autograd`: whether PyTorch's autograd alone runs backward passes, operation by operation; split in two, one
+    frees nothing before the weight gradient, instead of all but the inputs of linear layers.
     """
 
     weights_sharded_from: ClassVar[int] = 3
@@ -67,7 +67,7 @@ class States(Section):
     gathers_as_read: ClassVar[bool] = False
     gathers_modules: ClassVar[bool] = False
     sums_whole_embedding: ClassVar[bool] = False
-    split_keeps_graph: ClassVar[bool] = False
+    plain_autograd: ClassVar[bool] = False
 
     gradient: float = Field(4.0, ge=0, le=8, description="the gradient between backward pass and update")
     master: float = Field(4.0, ge=0, le=4, description="the fp32 weight that an update changes")
@@ -90,6 +90,11 @@ class States(Section):
     def keeps_gathered(self) -> StaysGathered:
         """Of stage 3, what is not resharded after forward."""
         return StaysGathered.NOTHING
+
+    @property
+    def message_when_full(self) -> float:
+        """Seconds that a pipeline's message of a stage takes when the device memory is full, where that is long [s]."""
+        return 0.0
 
     @property
     def reduced_elements(self) -> float:
@@ -248,6 +253,9 @@ class Nanotron(States):
     fused_weight_gradient: ClassVar[bool] = True
 
     kind: Literal[EngineKind.NANOTRON] = EngineKind.NANOTRON
+    slow_message: Seconds = Field(
+        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
+    )
     deferred_bytes: float = Field(
         2.0,
         ge=0,
@@ -259,6 +267,10 @@ class Nanotron(States):
         47.0, ge=20, le=80, description="entries of a stream's queue that a layer's forward pass takes"
     )
     launches_backward: float = Field(69.0, ge=30, le=120, description="the same of its backward pass")
+
+    @property
+    def message_when_full(self) -> float:
+        return self.slow_message
 
 
 class Xla(States):
@@ -278,7 +290,7 @@ class FullyShard(States):
     lasting_gradients: ClassVar[bool] = False
     casts_wide_shards: ClassVar[bool] = True
     sums_whole_embedding: ClassVar[bool] = True
-    split_keeps_graph: ClassVar[bool] = True
+    plain_autograd: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = False
 
     kind: Literal[EngineKind.FULLY_SHARD] = EngineKind.FULLY_SHARD

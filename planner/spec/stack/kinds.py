@@ -126,6 +126,14 @@ class Float8Scales(StrEnum):
     ROW = "row"
 
 
+class RecomputedLayers(StrEnum):
+    """How many layers of a rank may be fully recomputed: any, one of every so many, or all."""
+
+    ANY = "any"
+    EVERY = "every"
+    ALL = "all"
+
+
 class PipelineSplit(StrEnum):
     """How layers are dealt to stages: evenly, by cost (an explicit layout), or nanotron's greedy rule."""
 

@@ -19,12 +19,6 @@ class Overhead(Section):
         0.03, ge=0, le=0.5, description="share of dynamic memory the allocator wastes"
     )
     logs_reserved: bool = Field(False, description="the stack logs reserved, not allocated, memory")
-    logs_fragmentation: bool = Field(
-        True,
-        description="reserved memory shows `fragmentation`; false where idle blocks are counted one by one, so that it "
-        "tells only what cannot be used once they are returned",
-    )
-    logs_first_stage: bool = Field(False, description="the stack logs the memory of the first pipeline stage")
     error: float = Field(
         0.06, ge=0, le=0.5, description="measured memory error: half the width of 'borderline'"
     )

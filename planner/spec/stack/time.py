@@ -305,9 +305,6 @@ class Communication(Section):
         description="the interleaved schedule reduces a chunk's gradients behind its last micro-batch, and gathers its "
         "parameters ahead of its first, under the other chunks",
     )
-    slow_message: Seconds = Field(
-        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
-    )
     fsdp_overlap: float = Field(
         0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
     )

@@ -29,7 +29,6 @@ ASKING = {
     "cost/engines/zero3_gathers.py": 1,
     "cost/exchanges.py": 2,
     "cost/exposed.py": 1,
-    "cost/layer_memory.py": 2,
     "cost/shards.py": 1,
     "frameworks/megatron/connections.py": 1,
     "frameworks/megatron/states.py": 1,
