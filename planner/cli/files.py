@@ -158,7 +158,7 @@ def as_the_framework_allows(problem: Problem, framework: Framework, stated: tupl
     newest = problem.stack.name.split(SEPARATOR)[0] == newest_stack(framework)
     limits = limits.model_copy(
         update={
-            "zero": stages, "zero_with_pp": stages, "hybrid_sharding": stages,
+            "zero": stages, "hybrid_sharding": stages,
             "max_cp": problem.cluster.num_devices if newest else limits.max_cp,
         }
     )  # fmt: skip

@@ -197,7 +197,7 @@ def legal_by_hand(row: ParallelConfig, subject: Problem) -> bool:
         and (moe is None or moe.experts % row.ep == 0)
         and (row.etp == 1 or (moe is not None and moe.expert_ffn % row.etp == 0))
         and (row.tp * row.cp * row.dp) % (row.ep * row.etp) == 0
-        and row.zero in (limits.zero_with_pp if row.pp > 1 else limits.zero)
+        and row.zero in (subject.stack.zero_with_pp if row.pp > 1 else limits.zero)
         and (row.zero == 0 or row.dp * row.cp > 1)
         and (row.tp == 1 or row.sp in limits.sequence_parallel)
         and (row.recompute_layers % row.vpp == 0 or row.recompute_layers == most)

@@ -11,8 +11,8 @@ from planner.spec.stack.engines import ENGINES, DeepSpeed, States
 from planner.spec.stack.section import Section
 
 STACKS = [load_stack(name) for name in stack_names()]
-MOST_FIELDS = 136  # of one stack, its engine's among them
-MOST_OF_ALL = 184  # of any stack
+MOST_FIELDS = 135  # of one stack, its engine's among them
+MOST_OF_ALL = 183  # of any stack
 MOST_OF_ONE = 39  # that one shipped stack alone sets away from its default, in sections that all have
 MOST_FITTED = 25
 # kinds themselves, and what the files of published runs set (benchmarks/published)

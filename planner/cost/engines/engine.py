@@ -43,7 +43,7 @@ class Engine(ABC, Generic[Settings]):
         weights in stage 2 too, from forward to backward. Pure bf16 has no master: 2 + 2 + 4 with AdamW.
         """
         states, weight = self.states, RECIPES[job.precision].weight_bytes
-        moments, master = states.moment_bytes(job.optimizer), states.master if weight < 4 else 0.0
+        moments, master = states.moment_bytes(job.optimizer), states.master_bytes(weight)
         one = np.ones_like(shards)
         kept = weight if states.low_precision_shard or not master else 0.0
         gradient = states.gradient + self.second_gradient

@@ -46,7 +46,6 @@ class Limits(Section):
     """What the framework accepts, as far as a mask needs it."""
 
     zero: tuple[int, ...] = (0, 1)
-    zero_with_pp: tuple[int, ...] = (0, 1)
     hybrid_sharding: tuple[int, ...] = Field(
         (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
     )
@@ -166,6 +165,11 @@ class Stack(Section):
     engine: Engine = Contiguous()
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
+
+    @property
+    def zero_with_pp(self) -> tuple[int, ...]:
+        """The ZeRO stages that run with a pipeline."""
+        return tuple(zero for zero in self.limits.zero if zero <= self.engine.most_sharded_with_pp)
 
     @property
     def measured(self) -> tuple[OwnRun, ...]:

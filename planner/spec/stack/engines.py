@@ -20,6 +20,7 @@ from planner.spec.stack.section import Seconds, Section
 
 Rows = NDArray[np.int32]
 HALF: Final = 2.0  # bytes of a value in 16 bits
+FP32: Final = 4.0
 
 
 class EngineKind(StrEnum):
@@ -87,6 +88,11 @@ class States(Section):
     )
 
     @property
+    def most_sharded_with_pp(self) -> int:
+        """The last ZeRO stage that runs with a pipeline."""
+        return 3
+
+    @property
     def keeps_gathered(self) -> StaysGathered:
         """Of stage 3, what is not resharded after forward."""
         return StaysGathered.NOTHING
@@ -141,6 +147,10 @@ class States(Section):
         optimizer fixes its own [bytes/parameter]."""
         own = optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
         return OPTIMIZERS[optimizer].moment_bytes / (2.0 if self.pure_bf16 and not own else 1.0)
+
+    def master_bytes(self, weight_bytes: float) -> float:
+        """The fp32 weight beside one of so many bytes: none where that is it [bytes/parameter]."""
+        return self.master if weight_bytes < FP32 else 0.0
 
     def born_in_update(self, optimizer: Optimizer) -> float:
         """Share of the optimizer's states that the first update makes [1]."""
@@ -325,6 +335,10 @@ class FullyShard(States):
     )
 
     @property
+    def most_sharded_with_pp(self) -> int:
+        return 0 if self.pipelining is None else 3
+
+    @property
     def keeps_gathered(self) -> StaysGathered:
         return self.stays_gathered
 
@@ -370,6 +384,11 @@ class DeepSpeed(States):
         description="stage3_param_persistence_threshold; smaller parameters stay gathered [elements]",
     )
     overlap_comm: bool = Field(True, description="reductions run beside compute, not between its kernels")
+
+    @property
+    def most_sharded_with_pp(self) -> int:
+        """runtime/pipe/engine.py PipelineEngine.__init__."""
+        return 1
 
     @property
     def reduced_elements(self) -> float:
