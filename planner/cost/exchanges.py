@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.engines.zero3_gathers import Module, modules_of, released, turning_share
+from planner.cost.engines.zero3_gathers import Module, module_settings, modules_of, released, turning_share
 from planner.cost.exposed import chosen_groups, dispatch_share, gathered_token_bytes, shards_reached
 from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
@@ -46,7 +46,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, Par
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.mixers import StateSpace
-from planner.spec.stack.engines import DeepSpeed, EngineKind
+from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import Dispatcher, StaysGathered
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
@@ -326,7 +326,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     calls = float(m if each else 1)
     gathers = again = calls if config.zero else 0.0
     again *= config.zero >= 3
-    if config.zero >= 3 and states.gathers_modules:
+    if config.zero >= 3 and module_settings(model.problem.stack) is not None:
         yield from _of_modules(model, config, load)
         gathers = again = 0.0
     if comm.gathers_after_step and config.zero < 3:
@@ -378,8 +378,8 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
 def _of_modules(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
     """Weights that ZeRO 3 gathers module by module: forward, again for the backward pass, and a third time what
     recomputation frees (`cost.engines.zero3_gathers`)."""
-    problem, states = model.problem, model.problem.stack.engine
-    assert isinstance(states, DeepSpeed), "its modules are gathered one by one"
+    problem, states = model.problem, module_settings(model.problem.stack)
+    assert states is not None, "its modules are gathered one by one"
     t, replicas = np.array([float(config.tp)]), config.dp * config.cp
     held: list[tuple[Module, float, float]] = []  # how many, and of them those that recomputation frees
     for kind, count, again in zip(problem.model.layer_kinds, load.layers, load.recomputed, strict=True):

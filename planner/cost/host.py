@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from planner.cost.adapters import adapter_launches
 from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
-from planner.cost.engines.zero3_gathers import modules_of
+from planner.cost.engines.zero3_gathers import module_settings, modules_of
 from planner.cost.network.context import context_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
@@ -96,7 +96,7 @@ LAYER_HOOKS = 0.65e-3
 
 def has_hooks(problem: Problem) -> bool:
     """Does ZeRO 3 of this stack take the host's time in every module?"""
-    return problem.stack.engine.gathers_modules
+    return module_settings(problem.stack) is not None
 
 
 def gathered_by_hooks(keys: ConfigTable, problem: Problem) -> NDArray[np.int32]:

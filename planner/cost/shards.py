@@ -18,6 +18,7 @@ from planner.cost.edges import padded_vocabulary
 from planner.cost.engines.zero3_gathers import (
     Fetches,
     computed_meanwhile,
+    module_settings,
     modules_of,
     prefetch_blocked,
     reductions,
@@ -53,7 +54,6 @@ from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack.engines import DeepSpeed
 from planner.spec.stack.kinds import StaysGathered
 
 Array = NDArray[np.float64]
@@ -329,8 +329,8 @@ class ShardModel:
     ) -> Fetches | None:  # fmt: skip
         """ZeRO 3 module by module. `held`: layers by kind (K, k, C), first and last stages (k, C); `whole`, `sent`:
         dense and expert weights (k, C), in parameters and in bytes; `reduced`: parameters with gradients (k,)."""
-        states, comm = self.problem.stack.engine, self.problem.stack.communication
-        if not isinstance(states, DeepSpeed):
+        states, comm = module_settings(self.problem.stack), self.problem.stack.communication
+        if states is None:
             return None
         t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
         counts, *ends = held

@@ -54,7 +54,6 @@ class States(Section):
     `deals_matrices`: whether Megatron-Core's layer-wise optimizer runs with it.
     `casts_wide_shards`: whether 8-bit weights are made of fp32 shards for every gather.
     `gathers_as_read`: whether passes gather the orientation of 8-bit weights that they read.
-    `gathers_modules`: whether stage 3 gathers one linear layer after the other.
     `sums_whole_embedding`: whether tp ranks that divide the embedding each make its whole gradient (DTensor).
     `plain_autograd`: whether PyTorch's autograd alone runs backward passes, operation by operation; split in two, one
     frees nothing before the weight gradient, instead of all but the inputs of linear layers.
@@ -66,7 +65,6 @@ class States(Section):
     deals_matrices: ClassVar[bool] = False
     casts_wide_shards: ClassVar[bool] = False
     gathers_as_read: ClassVar[bool] = False
-    gathers_modules: ClassVar[bool] = False
     sums_whole_embedding: ClassVar[bool] = False
     plain_autograd: ClassVar[bool] = False
 
@@ -370,7 +368,6 @@ class FullyShard(States):
 class DeepSpeed(States):
     """DeepSpeed's ZeRO; sizes as its configuration has them by default (runtime/zero/config.py)."""
 
-    gathers_modules: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = True
 
     kind: Literal[EngineKind.DEEPSPEED] = EngineKind.DEEPSPEED
