@@ -25,7 +25,7 @@ from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 
 Array = NDArray[np.float64]
 
@@ -97,5 +97,5 @@ def gathers_inputs_again(problem: Problem) -> bool:
     runs under the product of the input gradient: the cost takes it as hidden, the bytes cross the links all the same.
     """
     stack = problem.stack
-    kept = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
+    kept = stack.engine.kind not in (EngineKind.FULLY_SHARD, EngineKind.DEEPSPEED)
     return kept and not stack.kernels.saves_gathered_input
