@@ -25,10 +25,8 @@ from tests.problems import costs, legal_table, problem, random_rows
 STACKS = [load_stack(name) for name in stack_names()]
 ONE_OF_EACH = {type(stack.engine): stack for stack in STACKS}
 PACKAGE = Path(planner.__file__).parent
-# What still asks for a kind beside the engines themselves: in files that launch it, and in collectives.
+# What still asks for a kind beside the engines themselves: files that launch it.
 ASKING = {
-    "cost/exchanges.py": 1,
-    "cost/exposed.py": 1,
     "frameworks/megatron/connections.py": 1,
     "frameworks/megatron/states.py": 1,
 }
