@@ -32,7 +32,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Dispatcher, SparseKernel, StateEngine
+from planner.spec.stack.kinds import Dispatcher, SparseKernel
 
 Array = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ def layer_memory(
     least = parts["input"]
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
     released = sum((parts.get(name, zero) for name in SECOND_HALF), zero)
-    if problem.stack.states.engine is StateEngine.TORCH:
+    if problem.stack.engine.plain_autograd:
         working = np.maximum(working, backward_peak(problem, recipe, layer, x, parts))
     a = layer.attention
     if a is not None and (see := sparse_sight(a, x)) is not None:
@@ -101,7 +101,7 @@ def layer_memory(
         cut = cut_of(s, x.tokens, x.t, x.c)
         working = np.maximum(working, stream + working_bytes(s, cut, act) - released)
     remade = working + everything - least
-    if problem.stack.states.engine is StateEngine.TORCH and wide_norm_bytes(problem.model, kernels, recipe):
+    if problem.stack.engine.plain_autograd and wide_norm_bytes(problem.model, kernels, recipe):
         remade = remade + least  # the upcast stands for the input, which the checkpoint keeps all the same
     return everything - freed, least, working + freed, remade
 
@@ -162,7 +162,7 @@ def weight_gradient_bytes(
         read = inputs * gemm.in_features / np.where(gemm.shard is Shard.ROW, narrow, stream)
         written = inputs * (gemm.out_features / np.where(gemm.shard is Shard.ROW, stream, wide))
         total = total + rows * (read + written + inputs * gemm.kv_out_features / x.kv_split)
-    if not problem.stack.kernels.split_keeps_graph:
+    if not problem.stack.engine.plain_autograd:
         return total
     saved = 0.5 * total  # inputs of products are a part of what the graph keeps
     return np.maximum(kept + total - saved, total)
@@ -190,7 +190,7 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
     act, h = recipe.activation_bytes, float(problem.model.hidden)
     saved = linear_input_bytes(recipe, problem.stack.kernels)
     stream = act * x.tokens * h * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
-    none = problem.stack.states.fused_weight_gradient or problem.job.lora_rank is not None
+    none = problem.stack.engine.fused_weight_gradient or problem.job.lora_rank is not None
     weight = 0.0 if none else recipe.weight_bytes
     whole = 2.0 * whole_qkv_bytes(problem, layer, x.tokens, x.t, act)
     if layer.mlp is not None:

@@ -117,7 +117,7 @@ def _weights(
 ) -> Array:
     """Bytes of the gradients of the weights of products, those of the `second` half or of what lies before it."""
     total = np.zeros(len(x.t))
-    if problem.stack.states.fused_weight_gradient or problem.job.lora_rank is not None:
+    if problem.stack.engine.fused_weight_gradient or problem.job.lora_rank is not None:
         return total
     for gemm in gemms:
         if gemm.frozen or gemm.name.startswith(_SECOND_NAMES) is not second:

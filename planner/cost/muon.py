@@ -126,7 +126,7 @@ class MuonModel:
     def __init__(self, rates: DeviceRates, links: LinkRates) -> None:
         self.rates, self.links, self.problem = rates, links, rates.problem
         model = self.problem.model
-        self.flat = self.problem.stack.states.shards_matrices
+        self.flat = self.problem.stack.engine.shards_matrices
         self.kinds = [matrices_of(kind, model.hidden) for kind in model.layer_kinds]
         self.seconds = {matrix: self.products(matrix) for kind in self.kinds for matrix in kind}
 

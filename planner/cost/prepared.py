@@ -122,9 +122,9 @@ class PreparedCosts:
             of_step["own_runs"] = (factor - 1.0) * (subtotal + of_step["stragglers"])
         memory = self._memory(batch, stem, stems, recompute_layers, p_row, in_flight, keep_terms)
         of_step["memory_pressure"] = np.zeros(len(stem))
-        if stack.communication.slow_message:
+        if slow := stack.engine.message_when_full:
             chance = chance_of_full_memory(memory.device, cluster.accelerator.memory, stack.overhead.error)
-            of_step["memory_pressure"] = chance * slow_mode_time(m, batch.stages[stem], stack.communication)
+            of_step["memory_pressure"] = chance * slow_mode_time(m, batch.stages[stem], slow)
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from planner.cost.adapters import linear_layers
 from planner.cost.device.updates import buckets_of, pieces, trained_tensors
 from planner.cost.edges import padded_vocabulary
-from planner.cost.fetches import (
+from planner.cost.engines.zero3_gathers import (
     Fetches,
     Module,
     computed_meanwhile,
-    fetches_modules,
+    module_settings,
     modules_of,
     prefetch_blocked,
     reductions,
@@ -245,7 +245,7 @@ class ShardModel:
         [bytes]; `outer`, `head`: parameters outside the layers and the head's among them, `layers`: how many a stage
         has (`StaysGathered`)."""
         half, kept = RECIPES[self.problem.job.precision].activation_bytes, 0.0 * outer
-        stage = self.problem.stack.states.stays_gathered
+        stage = self.problem.stack.engine.keeps_gathered
         if stage is StaysGathered.NOTHING:
             return kept, kept
         if stage is StaysGathered.HEAD:
@@ -297,8 +297,8 @@ class ShardModel:
     ) -> Fetches | None:  # fmt: skip
         """ZeRO 3 module by module. `held`: layers by kind (K, k, C), first and last stages (k, C); `whole`, `sent`:
         dense and expert weights (k, C), in parameters and in bytes; `reduced`: parameters with gradients (k,)."""
-        states = self.problem.stack.states
-        if not fetches_modules(states):
+        states = module_settings(self.problem.stack)
+        if states is None:
             return None
         t, number = keys["tp"].astype(float), len(keys)
         counts, *ends = held
@@ -409,12 +409,12 @@ class ShardModel:
         that divide those of experts [1].
 
         Largest over parameters, in the order in which modules hold them, of (k - 1) n_i + n_(i-1), k being the stack's
-        `step_tensors`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
+        `tensors_in_turn`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
         moment and what is made of it, and the denominator of the parameter before is not dropped until its name is
         taken. Sizes: embedding, then of every layer a norm before each half and matrices one by one (q, k, v, gate and
         up apart, all experts of a rank in one tensor), norm, head.
         """
-        model, copies = self.problem.model, self.problem.stack.states.step_tensors
+        model, copies = self.problem.model, self.problem.stack.engine.tensors_in_turn
         if not copies:
             return np.zeros_like(t)
         norm, head = np.full_like(t, float(model.hidden)), self._head_parameters(t)

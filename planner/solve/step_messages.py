@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
-from planner.cost.fetches import reductions as reductions_of
+from planner.cost.engines.zero3_gathers import Module, module_settings, modules_of, released, turning_share
+from planner.cost.engines.zero3_gathers import reductions as reductions_of
 from planner.cost.messages.context import context_messages
 from planner.cost.messages.data import (
     StageLoad,
@@ -38,6 +38,7 @@ from planner.cost.selective import OPERATIONS
 from planner.cost.shards import mean_units
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig
 from planner.spec.layer import Layer
+from planner.spec.stack.engines import DeepSpeed
 
 Array = NDArray[np.float64]
 
@@ -141,15 +142,16 @@ class StepMessages:
     def _of_data_parallel(self, stage: int) -> Iterator[SentMessage]:
         """Gradients and weights; in every micro-batch where the cost counts them so (`rounds`)."""
         problem, rates, keys = self.model.problem, self.model.links, self.keys
-        comm, states = problem.stack.communication, problem.stack.states
+        comm = problem.stack.communication
         batch = self.prepared.by_stem.batch(keys, slice(0, 1), memory=False)
         often, longer = rounds(batch.data, comm), float(batch.longer[0])
         reductions, gathers, regathers = (
             float(number[0]) for number in (often.reductions, often.gathers, often.regathers)
         )
         copies, load = self.prepared.classes.copies[:1], self._load(stage)
-        if self.config.zero >= 3 and fetches_modules(states):
-            yield from self._of_modules(stage, load, reductions)
+        modules = module_settings(problem.stack) if self.config.zero >= 3 else None
+        if modules is not None:
+            yield from self._of_modules(stage, load, modules, reductions)
         else:
             sent = data_messages(problem, rates, keys, copies, load)
             whole = bool(reduces_whole(batch.data.zero, comm)[0])
@@ -193,35 +195,37 @@ class StepMessages:
         )
         return StageLoad(of_trained, of_sent, of_repeated, mean_units(classes, classes.of_row[:1]))
 
-    def _of_modules(self, stage: int, load: StageLoad, reductions: float) -> Iterator[SentMessage]:
+    def _of_modules(
+        self, stage: int, load: StageLoad, settings: DeepSpeed, reductions: float
+    ) -> Iterator[SentMessage]:
         """Weights that ZeRO 3 gathers module by module, forward, again for the backward pass, and a third time what
-        recomputation frees, and gradients in buckets (`cost.fetches`)."""
+        recomputation frees, and gradients in buckets (`cost.engines.zero3_gathers`)."""
         problem, rates, keys = self.model.problem, self.model.links, self.keys
         shards, copies = self.prepared.shards, self.prepared.classes.copies[:1]
-        reuse, whole = problem.stack.states.reuse_distance, shards.dense + shards.expert
+        reuse, whole = settings.reuse_distance, shards.dense + shards.expert
         sent = self.model.shards.gathered_bytes(keys, shards.dense, shards.expert, shards.outer, shards.wide)
         width = (sent[0] + sent[1]).sum(axis=1) / whole.sum(axis=1)
         plain, recomputed = (float(turning_share(largest(whole), reuse, again)[0]) for again in (False, True))
         repeated = float(self._recomputed(stage).sum() / max(self.layers(stage).sum(), 1.0))
         turned = (1.0 - repeated) * plain + repeated * recomputed
-        held = self._modules(stage)
+        held = self._modules(stage, reuse)
         messages = module_messages(problem, rates, keys, copies, [one for one, _, _ in held], width)
         number = self.config.num_microbatches * float(copies[0])
         for one, (_, count, freed) in zip(messages, held, strict=True):
             yield one.times(number * count, number * (count * (1.0 - turned) + freed))
         trained = load.trained[0] + load.trained[1]
         modules = np.array([sum(count * one.repeats for one, count, _ in held)])
-        calls = reductions_of(trained, modules, problem.stack.states.bucket_elements)
+        calls = reductions_of(trained, modules, settings.bucket_elements)
         yield bucket_message(problem, rates, keys, copies, trained, calls).times(0.0, reductions)
 
-    def _modules(self, stage: int) -> list[tuple[Module, float, float]]:
+    def _modules(self, stage: int, reuse: float) -> list[tuple[Module, float, float]]:
         """Modules of a stage that are gathered one by one, how many, and of them those that recomputation frees."""
         problem, classes, of_stage = self.model.problem, self.prepared.classes, self.class_of(stage)
         t, held = self.keys["tp"].astype(float), list[tuple[Module, float, float]]()
         counts = zip(problem.model.layer_kinds, self.layers(stage), self._recomputed(stage), strict=True)
         for kind, count, again in counts:
             modules = modules_of(kind, problem, t)
-            freed = released(modules, problem.stack.states.reuse_distance)
+            freed = released(modules, reuse)
             held += [
                 (one, float(count), float(again * gone[0])) for one, gone in zip(modules, freed, strict=True)
             ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.fetches import (
+from planner.cost.engines.zero3_gathers import (
     Module,
     computed_meanwhile,
     modules_of,

@@ -144,8 +144,8 @@ def test_other_frameworks_are_not_costed() -> None:
 def test_sharded_momentum_is_no_longer_than_adams_states() -> None:
     """As Moonlight shards it: no part is padded, so that a rank holds less than with Adam, but for one matrix."""
     dealt = load_stack("megatron-2026")
-    states = dealt.states.model_copy(update={"shards_matrices": True})
-    flat = dealt.model_copy(update={"states": states})
+    engine = dealt.engine.model_copy(update={"shards_matrices": True})
+    flat = dealt.model_copy(update={"engine": engine})
     rows = ConfigTable.of([ParallelConfig(dp=128, num_microbatches=2, zero=zero) for zero in (0, 1)])
     peaks = {}
     for name, stack, optimizer in (

@@ -166,7 +166,7 @@ def test_nvfp4_parameters_need_masters_outside_the_optimizer() -> None:
 def test_other_recipes_and_stacks_are_as_they_were() -> None:
     for stack in ("megatron-2026", ON, OFF):
         assert held(problem(stack=stack), ZERO_1) == held(problem(stack="megatron-2026"), ZERO_1)
-    assert load_stack("torchtitan-2026").states.fp8_param_gather is None
+    assert not load_stack("torchtitan-2026").engine.states_narrow()
     assert narrow_weights(problem(machine=H100, precision=Precision.FP8, stack="megatron-2024")) is None
 
 

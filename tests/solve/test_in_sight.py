@@ -94,7 +94,7 @@ def test_a_torch_pipeline_reduces_once_a_step() -> None:
     """8 micro-batches: with ZeRO 2 one scatter and one gather of every unit, with ZeRO 3 a gather more for every
     backward pass, were nothing kept gathered; without a pipeline one scatter for each."""
     subject = problem(stack="torchtitan-2024")
-    model = costs(with_section(subject, "states", stays_gathered=StaysGathered.NOTHING))
+    model = costs(with_section(subject, "engine", stays_gathered=StaysGathered.NOTHING))
 
     def calls(**axes: int) -> tuple[float, ...]:
         config = ParallelConfig(**{"dp": 4, "num_microbatches": 8, **axes})

@@ -97,7 +97,7 @@ class ListedLayers:
 
     def update(self, formula: Array, parameters: Array) -> Array:
         """Seconds of the update of a rank's trained parameters (n,) [s]."""
-        job, states = self.problem.job, self.problem.stack.states
+        job, states = self.problem.job, self.problem.stack.engine
         if job.optimizer is not Optimizer.ADAMW:
             return formula
         width = FULL if self.problem.casts_listed else HALF

@@ -119,7 +119,7 @@ class ProductModel:
         factor = self.rates.device_factor * self.rates.problem.stack.compute.gemm_factor(form)
         if form in HALF and self.rates.meets_rows():
             factor = factor * misaligned_slowdown(n, k)
-        states = self.rates.problem.stack.states
+        states = self.rates.problem.stack.engine
         traffic = 2.0 * states.gradient if states.fused_weight_gradient else None
         if gemm.expert:
             factor = factor * self._grouped_factor(form)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.device.updates import trained_tensors
-from planner.cost.fetches import Module
+from planner.cost.engines.zero3_gathers import Module
 from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.messages.message import HiddenBy, Message
 from planner.cost.network.collectives import CollectiveKind
@@ -56,7 +56,7 @@ def data_messages(
     """
     comm, cluster = problem.stack.communication, problem.cluster
     t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
-    gradient, bucket = comm.gradient_bytes, problem.stack.states.bucket_elements
+    gradient, bucket = comm.gradient_bytes, problem.stack.engine.reduced_elements
     replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
     shared = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
     sides = (("dp", t, replicas, shared[0]), ("edp", e * et, expert_replicas, shared[1]))
@@ -94,7 +94,7 @@ def module_messages(
     problem: Problem, rates: LinkRates, keys: ConfigTable, copies: Array, modules: Sequence[Module], width: Array
 ) -> tuple[Message, ...]:  # fmt: skip
     """Gathers of the weights of `modules`, of `width` bytes a parameter (k,): in one pass through those of a layer
-    (`cost.fetches`)."""
+    (`cost.engines.zero3_gathers`)."""
     t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
     experts, cluster = e * et, problem.cluster
     dense = Message(
@@ -133,6 +133,6 @@ def embedding_message(problem: Problem, rates: LinkRates, keys: ConfigTable, cop
     group = group_links(np.maximum((keys["pp"] - 1) * width, 1.0), np.full(len(keys), 2.0), problem.cluster)
     return Message(
         "pp", CollectiveKind.ALL_REDUCE, "gradients_of_the_replicated_embedding",
-        problem.stack.states.gradient * trained, group, rates,
+        problem.stack.engine.gradient * trained, group, rates,
         factor=problem.stack.communication.dp_time, term="dp_comm",
     ).called(0.0, trained > 0)  # fmt: skip

@@ -38,7 +38,7 @@ class DataParallel:
     turns: tuple[
         Array, Array
     ]  # of an interleaved stage: chunks, and micro-batches that each takes before the next [1]
-    # (2, n, J) of gathers and of what hides each, where they run a module ahead (`cost.fetches`)
+    # (2, n, J) of gathers and of what hides each, where they run a module ahead (`cost.engines.zero3_gathers`)
     shares: Array | None = None
 
     def take(self, rows: Index) -> DataParallel:

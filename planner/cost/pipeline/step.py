@@ -23,7 +23,7 @@ FORWARD_SHARE: Final = 1 / 3
 SLOW_MODE_SHARES: Final = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 
 
-def slow_mode_time(microbatches: Array, stages: Array, comm: Communication) -> Array:
+def slow_mode_time(microbatches: Array, stages: Array, slow_message: float) -> Array:
     """Seconds that a step loses in a stack's slow mode: every message of a stage takes `slow_message` [s].
 
     (m + (p - 1)/2) x min(2 (p - 1), 4) x slow_message: a stage between two others sends and receives twice a
@@ -32,7 +32,7 @@ def slow_mode_time(microbatches: Array, stages: Array, comm: Communication) -> A
     network. Without a pipeline it is not known.
     """
     messages = np.minimum(2.0 * (stages - 1.0), 4.0)
-    return comm.slow_message * messages * (microbatches + (stages - 1.0) / 2.0)
+    return slow_message * messages * (microbatches + (stages - 1.0) / 2.0)
 
 
 def slow_mode_share(devices: int) -> float:

@@ -121,7 +121,7 @@ class LayerCosts:
         """What makes collectives of ranks long that hold `layers` with so many dense and expert parameters (2, n): all
         of their parameters, and where some stay gathered between passes, those that do not, (n, 2) or (n, 4)."""
         every, stack = held + self._outer[:2, rank], self.model.problem.stack
-        if stack.states.stays_gathered is StaysGathered.NOTHING:
+        if stack.engine.keeps_gathered is StaysGathered.NOTHING:
             return every.T
         behind = sum(self.spec.last_stage_layers) * (rank == self.rank_of[-1])
         half = RECIPES[self.model.problem.job.precision].activation_bytes
@@ -133,7 +133,7 @@ class LayerCosts:
     def lightest(self) -> Array:
         """What, as `heavy` has it, the heaviest rank of any split has at least (2,) or (4,): the mean, what lies
         outside the layers of one, or of the layers of a kind the mean, rounded up."""
-        stays = self.model.problem.stack.states.stays_gathered is not StaysGathered.NOTHING
+        stays = self.model.problem.stack.engine.keeps_gathered is not StaysGathered.NOTHING
         every, largest = self._parameters[:, -1] + self._outer[:2].sum(axis=1), self._of_kind().max(axis=1)
         found = []
         for i, outer in enumerate(self._outer[:2]):

@@ -9,15 +9,15 @@ from planner.catalog.load_stacks import load_stack
 from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 from tests.problems import costs, dense_model, problem
 
 
 def test_megatron_deepspeed_runs_stage_3_as_deepspeed_does_and_not_as_fitted() -> None:
     fitted = load_stack("megatron-deepspeed-2022")
     stack, said = with_stage(fitted, 3)
-    assert stack.states.engine is StateEngine.DEEPSPEED
-    assert (stack.states.live_parameters, stack.communication.gradient_bytes) == (3e9, 2.0)
+    assert stack.engine.kind is EngineKind.DEEPSPEED
+    assert (stack.engine.live_parameters, stack.communication.gradient_bytes) == (3e9, 2.0)
     assert stack.compute == fitted.compute
     assert stack.band >= 1.5 * fitted.band
     assert not stack.fitted
@@ -79,7 +79,7 @@ def test_muon_of_others_is_sharded_as_adam_is() -> None:
     assert with_muon(older, Optimizer.ADAMW) == (older, ())
     for stack, kin in ((latest, "FlagScale"), (older, ""), (load_stack("torchtitan-2026"), "")):
         flat, said = with_muon(stack, Optimizer.MUON, kin)
-        assert flat.states.shards_matrices
+        assert flat.engine.shards_matrices
         assert said
 
 

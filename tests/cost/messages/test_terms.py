@@ -86,7 +86,7 @@ def test_messages_take_the_terms_before_hiding(stack: str, cluster: str, model: 
         for term, seconds in layer_terms(messages, shown.stage).items():
             assert busy[term] == pytest.approx(seconds, rel=1e-9), (term, config.describe())
         # what stays gathered is of one stage, and the term has the heaviest without it and the heaviest with
-        stays = config.pp > 1 and subject.stack.states.stays_gathered is not StaysGathered.NOTHING
+        stays = config.pp > 1 and subject.stack.engine.keeps_gathered is not StaysGathered.NOTHING
         whole = terms_of(bare, config)["dp_comm"]
         rel = 0.06 if stays and config.zero >= 3 else 1e-9
         assert heaviest_data_parallel(messages) == pytest.approx(whole, rel=rel), config.describe()
