@@ -73,6 +73,9 @@ MOST_SYMBOLS: Final = 5  # of a product
 FINEST: Final = 64  # parts of a whole that factors are counted in
 WINDOW: Final = "window"
 BEYOND: Final = (128 * 1031, 128 * 1033)  # windows that no sequence leaves
+HEAD_DIM: Final = "head_dim"
+# of heads, in the classes that memory-efficient attention tells apart
+WIDTHS: Final = ((8 * 5, 8 * 7), (8 * 11, 8 * 13), (8 * 19, 8 * 29))
 FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "hidden": ((6 * 8 * 137, 15 * 8 * 151), ("hidden_size", "n_embd", "d_model")),
     "ffn": ((8 * 211, 8 * 223), (
@@ -80,7 +83,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     )),
     "heads": ((3 * 2, 5 * 3), ("num_attention_heads", "n_head", "n_heads")),
     "kv_heads": ((3, 5), ("num_key_value_heads", "num_kv_heads")),
-    "head_dim": ((8 * 11, 8 * 13), ("head_dim",)),
+    HEAD_DIM: (WIDTHS[1], ("head_dim",)),
     "vocab": ((8 * 1009, 8 * 1013), ("vocab_size",)),
     "expert_ffn": ((8 * 59, 8 * 61), ("moe_intermediate_size",)),
     "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts")),
@@ -117,22 +120,29 @@ class NotListedError(Exception):
 def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dict[str, Any]:
     """A configuration with the sizes of one of the two runs; `beyond`: its windows are as long as sequences."""
     found = dict(config)
-    for sizes, names in FIELDS.values():
+    own = dict(FIELDS) | {HEAD_DIM: (WIDTHS[width_class(read_model(config))], FIELDS[HEAD_DIM][1])}
+    for sizes, names in own.values():
         for name in names:
-            if found.get(name) is not None:
-                found[name] = sizes[way] if isinstance(found[name], int) else found[name]
+            if isinstance(found.get(name), int):
+                found[name] = sizes[way]
     heads = next((found[name] for name in FIELDS["heads"][1] if found.get(name)), None)
     same = [config.get(FIELDS[of][1][0]) for of in ("heads", "kv_heads")]
     if same[0] is not None and same[0] == same[1]:
         found["num_key_value_heads"] = heads
     if config.get("head_dim") is None and heads and "qk_nope_head_dim" not in config:
-        width = FIELDS["head_dim"][0][way] * heads
+        width = own[HEAD_DIM][0][way] * heads
         for name in FIELDS["hidden"][1]:
             if found.get(name) is not None:
                 found[name] = width
     if found.get("num_experts_per_tok") and config["num_experts_per_tok"] == 1:
         found["num_experts_per_tok"] = 1
     return short(found, layers, beyond, way)
+
+
+def width_class(model: ModelSpec) -> int:
+    """Which of `WIDTHS` a model's heads belong to."""
+    widest = max((one.head_dim for one in model.attentions), default=0)
+    return sum(widest > most for most in (64, 128))
 
 
 def short(config: Mapping[str, Any], layers: int, beyond: bool, way: int = 0) -> dict[str, Any]:
@@ -366,8 +376,11 @@ def lists_of(runs: Sequence[Run], table: Tables, parted: bool) -> Lists:
         return Both(forward, backward)
 
     layers: dict[str, Both] = {}
-    for kind, layer in enumerate(model.layer_kinds):
-        at = one_of(model, kind)
+    number = Counter(model.layer_kind_of)
+    for kind in sorted(
+        number, key=lambda kind: number[kind]
+    ):  # of those of one form the one with most layers
+        layer, at = model.layer_kinds[kind], one_of(model, kind)
         layers[layer_form(layer, LENGTHS[0])] = both(at, [run.model.layer_kinds[kind] for run in runs])
     # a loss part by part has as many parts as sizes say
     before, behind = (

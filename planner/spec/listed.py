@@ -21,6 +21,7 @@ Sizes = Mapping[str, float]
 """By symbol: how many."""
 
 RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
+WIDTHS: Final = (64, 128, 10**9)  # of heads that memory-efficient attention tells apart
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
 
@@ -151,8 +152,12 @@ def form(value: Any) -> str:
 
 
 def layer_form(layer: Layer, seq_len: int) -> str:
-    """The form of a layer at a length of sequences [tokens]: a window as long as they are is none."""
-    return form(_at_length(layer, seq_len))
+    """The form of a layer at a length of sequences [tokens]: a window as long as they are is none. Kernels that mask
+    one need work space by the width of heads, in classes."""
+    found = _at_length(layer, seq_len)
+    windowed = [one.attention for one in found.blocks if one.attention is not None and one.attention.window]
+    widths = (next(most for most in WIDTHS if one.head_dim <= most) for one in windowed)
+    return " ".join([form(found), *(f"heads to {most}" for most in widths)])
 
 
 def _at_length(layer: Layer, seq_len: int) -> Layer:
