@@ -8,7 +8,7 @@ import pytest
 import planner
 from planner.campaign.duration import run_duration
 from planner.catalog.load_stacks import load_stack
-from planner.cost.memory.activations import LayerShape, layer_activations
+from planner.cost.cut import LayerShape
 from planner.cost.memory.state_bytes import StateBytes, state_bytes
 from planner.cost.network.collectives import CollectiveKind, moved_bytes
 from planner.cost.params import model_parameters
@@ -22,6 +22,7 @@ from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel
 from planner.spec.stack.memory import States
 from planner.spec.stack.time import Kernels
+from tests.problems import layer_activations
 
 GB = 1e9
 H100_HOUR = 2.0  # dollars

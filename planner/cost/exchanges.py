@@ -16,7 +16,6 @@ import numpy as np
 from planner.cost.exposed import chosen_groups, dispatch_share, gathered_token_bytes, shards_reached
 from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
-from planner.cost.mixers.state_space import cut_of, exchanged_bytes
 from planner.cost.model import CostModel
 from planner.cost.network.collectives import (
     CollectiveKind,
@@ -40,6 +39,7 @@ from planner.cost.network.messages import (
     whole_qkv_bytes,
 )
 from planner.cost.network.traffic import GroupLinks
+from planner.cost.operations.state_space import cut_of, exchanged_bytes
 from planner.cost.selective import OPERATIONS
 from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig

@@ -10,8 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.memory.activations import LayerShape
-from planner.cost.mixers.state_space import cut_of, exchanged_bytes
+from planner.cost.cut import LayerShape
 from planner.cost.network.collectives import (
     ANY_GROUP,
     DISPATCH_COPIES,
@@ -34,6 +33,7 @@ from planner.cost.network.messages import (
     whole_qkv_bytes,
 )
 from planner.cost.network.traffic import GroupLinks, Quantity, group_links
+from planner.cost.operations.state_space import cut_of, exchanged_bytes
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.layer import Layer, Moe
 from planner.spec.machine.accelerator import LinkKind

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
-from planner.cost.flops import Gemm, Shard, layer_gemms
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.layer import Layer
 from planner.spec.rule import Problem
 from planner.spec.stack.memory import States
@@ -65,9 +66,7 @@ def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
     """Linear layers of one layer in order of execution, those that stay gathered left out; experts one by one."""
     found = []
     for gemm in layer_gemms(layer, problem.model.hidden):
-        parts = linear_layers(gemm, layer, problem.stack)
-        if gemm.expert and layer.moe is not None and layer.moe.gated and gemm.name == "expert_fc1":
-            parts = 2
+        parts = gemm.linear if gemm.expert else linear_layers(gemm, problem.stack)
         for wide in _widths(gemm, parts):
             if wide * gemm.in_features >= problem.stack.states.persistent_elements:
                 size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from planner.cost.device.graphs import LayerGraphs, no_graphs
 from planner.cost.layer import TIME_TERMS, LayerModel
-from planner.cost.memory.activations import HeadActivations
 from planner.cost.network.collectives import all_gather_time, p2p_time
 from planner.cost.network.traffic import group_links, pipeline_links
+from planner.cost.operations.embedding_and_loss import HeadActivations
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.cost.pipeline.uneven_chunks import UnevenChunks, uneven_chunks

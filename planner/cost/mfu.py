@@ -9,23 +9,18 @@ from enum import StrEnum
 
 import numpy as np
 
-from planner.cost.flops import (
-    Quantity,
+from planner.cost.flops import layer_counts, model_counts, outer_gemms
+from planner.cost.operations.lists import SCANS, layer_gemms
+from planner.cost.operations.operation import Quantity, gemm_flops
+from planner.cost.operations.pairs import (
     attention_flops,
-    gemm_flops,
     indexer_backward_flops,
     indexer_flops,
-    indexer_gemms,
-    layer_counts,
-    layer_gemms,
-    outer_gemms,
-    scan_flops,
     scored_pairs,
     seen_pairs,
 )
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
-from planner.spec.attention import Attention
-from planner.spec.mixers import DeltaNet, StateSpace
+from planner.spec.layer import Layer
 from planner.spec.model import ModelSpec
 
 
@@ -44,10 +39,10 @@ def _megatron_linear(model: ModelSpec) -> float:
     """Forward FLOPs per token of Megatron's count: every weight product except router and shared gate."""
     skipped = ("router", "shared_gate")
     layers = sum(
-        count * gemm_flops(gemm, 1)
-        for layer, count in layer_counts(model)
-        for gemm in layer_gemms(layer, model.hidden)
-        if gemm.name not in skipped
+        count * gemm_flops(op.product, 1)
+        for ops, count in model_counts(model)
+        for op in ops
+        if op.product is not None and op.name not in skipped
     )
     return layers + sum(gemm_flops(gemm, 1) for gemm in outer_gemms(model))
 
@@ -60,22 +55,9 @@ def _attention_per_pair(model: ModelSpec) -> float:
 
 
 def _megatron_scan(model: ModelSpec) -> float:
-    """Forward FLOPs per token of scans as Megatron-LM counts them: 7 heads head_dim state [FLOP/token].
-
-    megatron/training/training.py hybrid_flops, mamba_layer_flops; its convolution is not counted, and where it takes
-    twice the hidden width for heads x head_dim, those are taken. Of a gated delta net 8 heads head_dim^2 and the
-    convolution (transformer_flops). Of what it has not, `scan_flops`.
-    """
-    total = 0.0
-    for layer, n in layer_counts(model):
-        s = layer.state_space
-        if isinstance(s, DeltaNet):
-            total += n * (8.0 * s.inner * s.head_dim + 2.0 * s.conv * s.conv_width)
-        elif type(s) is StateSpace:
-            total += n * 7.0 * s.inner * s.state
-        elif s is not None:
-            total += n * float(scan_flops(s, 1))
-    return total
+    """Forward FLOPs per token of scans as Megatron-LM counts them, kind by kind [FLOP/token]."""
+    scans = ((layer.state_space, n) for layer, n in layer_counts(model) if layer.state_space)
+    return sum(n * SCANS[type(s)].megatron_flops(s) for s, n in scans)
 
 
 def weight_gradient_flops_per_token(model: ModelSpec) -> float:
@@ -93,12 +75,14 @@ def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     return 3 * (_megatron_linear(model) + _megatron_scan(model) + _attention_per_pair(model) * seq)
 
 
-def _indexed_flops_per_token(a: Attention, hidden: int, seq: Quantity) -> Quantity:
+def _indexed_flops_per_token(layer: Layer, hidden: int, seq: Quantity) -> Quantity:
     """Forward and backward FLOPs per token of attention behind an indexer, less three times its projections, which
     `_megatron_linear` holds [FLOP/token]."""
-    projections = sum(gemm_flops(gemm, 1) for gemm in indexer_gemms(a, hidden))
+    a = layer.attention
+    assert a is not None
+    projections = sum(gemm_flops(gemm, 1) for gemm in layer_gemms(layer, hidden) if gemm.detached)
     scores = indexer_flops(a, scored_pairs(a, seq) / seq)
-    learning = indexer_backward_flops(a, hidden, seq) / seq
+    learning = indexer_backward_flops(a, projections * seq, seq) / seq
     core = 2 * a.heads * (a.latent_dim + a.latent_value) * seen_pairs(a, seq)
     return 3 * core / seq + scores + learning - 2 * projections
 
@@ -116,7 +100,7 @@ def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
         if layer.attention is None:
             continue
         if layer.attention.sparse:
-            total = total + count * _indexed_flops_per_token(layer.attention, model.hidden, seq)
+            total = total + count * _indexed_flops_per_token(layer, model.hidden, seq)
             continue
         window = layer.attention.window
         width = seq if window is None else np.minimum(window, seq)

@@ -22,9 +22,11 @@ from planner.cost.bounds import (
     least_of_cuts,
     least_step_time,
 )
-from planner.cost.flops import gemm_flops, head_gemm, layer_gemms
+from planner.cost.flops import head_gemm
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level, pipeline_level
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import gemm_flops
 from planner.cost.pipeline.stages import StageClasses, stage_classes
 from planner.cost.prepared import PreparedCosts
 from planner.cost.shards import ShardModel

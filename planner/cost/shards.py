@@ -25,7 +25,6 @@ from planner.cost.fetches import (
     released,
     turning_share,
 )
-from planner.cost.flops import Shard, layer_gemms
 from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.network.collectives import (
     all_gather_time,
@@ -35,6 +34,8 @@ from planner.cost.network.collectives import (
 )
 from planner.cost.network.communicators import communicator_bytes
 from planner.cost.network.traffic import group_links
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import Shard
 from planner.cost.params import (
     embedding_parameters,
     head_parameters,
@@ -440,7 +441,7 @@ class ShardModel:
                     continue
                 wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
                 total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))
-                each = linear_layers(gemm, kind, self.problem.stack)
+                each = linear_layers(gemm, self.problem.stack)
                 total = total + each * rank * (narrow / np.where(gemm.shard is Shard.ROW, t, 1.0))
             found.append(total)
         return np.array(found)
@@ -460,16 +461,14 @@ class ShardModel:
             return np.zeros_like(t)
         norm, head = np.full_like(t, float(model.hidden)), self._head_parameters(t)
         sizes = [head * model.embedding_width / model.hidden]
-        blocks = [block for kind in self.kinds for block in kind.blocks]
-        for gemm, layer in ((g, block) for block in blocks for g in layer_gemms(block, model.hidden)):
+        for gemm in (gemm for kind in self.kinds for gemm in layer_gemms(kind, model.hidden)):
             if gemm.shard is Shard.COLUMN and not gemm.name.startswith("shared"):
                 sizes.append(norm)
             divided = (
                 experts if gemm.expert else t if gemm.shard in (Shard.COLUMN, Shard.ROW) else np.ones_like(t)
             )
             whole = float(gemm.groups * gemm.in_features) / divided
-            half = layer.mlp or layer.moe
-            parts = 2 if half is not None and half.gated and gemm.name.endswith("_fc1") else 1
+            parts = 1 if gemm.kv_out_features else gemm.linear
             columns = [gemm.out_features / parts] * parts
             sizes += [whole * each for each in (*columns, *[gemm.kv_out_features / 2.0] * 2) if each]
         sizes += [np.full_like(t, float(model.side_vocab * model.side_width)) / t, norm]

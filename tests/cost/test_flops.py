@@ -9,22 +9,17 @@ import numpy as np
 import pytest
 
 from benchmarks.published_data import published, published_cases
-from planner.cost.flops import (
-    Shard,
-    attended_pairs,
-    attention_flops,
-    gemm_flops,
-    head_gemm,
-    layer_gemms,
-    model_flops,
-)
+from planner.cost.flops import head_gemm, model_flops
 from planner.cost.mfu import (
     MfuConvention,
     core_forward_flops_per_token,
     layers_forward_flops_per_token,
     mfu_flops_per_token,
 )
-from planner.cost.params import layer_parameters, model_parameters, norm_parameters
+from planner.cost.operations.lists import layer_gemms, model_operations
+from planner.cost.operations.operation import Shard, gemm_flops
+from planner.cost.operations.pairs import attended_pairs, attention_flops
+from planner.cost.params import model_parameters
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
@@ -83,7 +78,10 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
             gemm.groups * gemm.in_features * (gemm.out_features + gemm.kv_out_features)
             for gemm in layer_gemms(layer, spec.hidden)
         )
-        rest = layer_parameters(layer, spec.hidden).total - norm_parameters(layer, spec.hidden) - weights
+        rest = (
+            sum(op.weights.total for op in model_operations(layer, spec.hidden) if op.kind != "norms")
+            - weights
+        )
         a, mlp, moe, s = layer.attention, layer.mlp, layer.moe, layer.state_space
         if moe and moe.router_scale:  # scales of the router's input and of every expert
             rest -= spec.hidden + moe.experts

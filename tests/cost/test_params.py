@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.published_data import published, published_cases
+from planner.cost.operations.lists import model_operations
 from planner.cost.params import (
     KINDS,
     embedding_parameters,
@@ -18,7 +19,6 @@ from planner.cost.params import (
     layer_parameters,
     model_parameters,
     mtp_parameters,
-    norm_parameters,
     outer_norm_parameters,
     position_parameters,
 )
@@ -43,6 +43,11 @@ COLUMNS = {
 }
 PLAIN = Attention(AttentionKind.GQA, 8, 2, 16, 16)
 GATED = Mlp(256, gated=True, bias=False, activation=Activation.SILU)
+
+
+def norms_of(layer: Layer) -> int:
+    """Norms of a layer 128 wide, those inside attention included [parameters]."""
+    return sum(op.weights.total for op in model_operations(layer, 128) if op.kind == "norms")
 
 
 def test_the_oracle_has_all_its_rows() -> None:
@@ -102,11 +107,11 @@ def test_latent_attention_by_hand() -> None:
 
 def test_norms_of_queries_and_keys() -> None:
     layer = Layer(PLAIN, GATED, None)
-    plain = norm_parameters(layer, 128)
-    head = norm_parameters(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.HEAD)), 128)
-    full = norm_parameters(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.FULL)), 128)
+    plain = norms_of(layer)
+    head = norms_of(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.HEAD)))
+    full = norms_of(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.FULL)))
     assert (plain, head - plain, full - plain) == (256, 2 * 16, (8 + 2) * 16)
-    assert norm_parameters(replace(layer, norm_weight=False), 128) == 0
+    assert norms_of(replace(layer, norm_weight=False)) == 0
 
 
 def test_sinks_are_divided_with_the_heads() -> None:

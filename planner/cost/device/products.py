@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.cut import LayerShape
 from planner.cost.device.kernels import (
     gemm_backward_time,
     gemm_time,
@@ -22,9 +23,8 @@ from planner.cost.device.kernels import (
 from planner.cost.device.quantise import OPERANDS
 from planner.cost.device.rates import HALF, DeviceRates
 from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
-from planner.cost.flops import Gemm, Shard
-from planner.cost.memory.activations import LayerShape
 from planner.cost.network.messages import gathered_width
+from planner.cost.operations.operation import Gemm, Shard
 from planner.cost.params_fp8 import gathers_float8
 from planner.spec.config import ConfigTable, distinct
 from planner.spec.machine.accelerator import Architecture

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.flops import layer_gemms
+from planner.cost.operations.lists import layer_gemms
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.job import Job
 from planner.spec.layer import Layer

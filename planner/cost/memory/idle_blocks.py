@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.flops import layer_gemms
 from planner.cost.levels import Layers
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.pipeline.stages import StageClasses
 from planner.spec.config import ConfigTable
 from planner.spec.rule import Problem

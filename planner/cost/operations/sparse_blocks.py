@@ -3,7 +3,8 @@
 Of MiniMax Sparse Attention (arXiv 2606.13392) the indexer's scores of every key before a query, the largest of each
 block, the choice of the best blocks for every group of heads, attention to them, and the indexer's loss, whose
 gradients are made with attention's own; as kernels for training run them (MiniMax-AI/MSA@806faf8 training/msa_v1;
-flash-msa 0.1.1 on PyPI). Left out: projections (`cost/flops.py`), lists of the queries of every block, launches.
+flash-msa 0.1.1 on PyPI). Left out: projections of queries and keys (`attention.py`), lists of the queries of every
+block, launches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.mixers.sparse_attention import (
+from planner.cost.cut import LayerShape
+from planner.cost.operations.operation import Amount, Gemm, LayerParameters, Operation, Run, Shard, product
+from planner.cost.operations.sparse import (
     BACKWARD_SHARE,
     DENSE_KEPT,
     DENSE_WORKING,
@@ -25,6 +28,9 @@ from planner.cost.mixers.sparse_attention import (
     Sight,
     core_flops,
     dense_core_time,
+    index_operations,
+    kernel_of,
+    whole_sight,
 )
 from planner.spec.attention import Attention
 from planner.spec.indexer import Indexer
@@ -36,6 +42,45 @@ from planner.spec.stack.kinds import SparseKernel
 # 0.24.0/msa_context_module_perf.parquet: 4.57 ms on B200 with the kernels of MSA, 13.2 ms on H100 with Triton's) what
 # is left without its products at 0.7 of the peak and the indexer's scores. At 32,768 tokens 0.24 and 0.13.
 BLOCK_FORWARD_SHARE: Final = {Architecture.HOPPER: 0.14, Architecture.BLACKWELL: 0.23}
+
+
+def index_width(a: Attention, x: LayerShape) -> Quantity:
+    """Values a token of the indexer's queries, dealt like the keys they choose among, and of its key [1]."""
+    index = a.indexer
+    assert index is not None
+    return (index.heads / x.t + 1.0) * index.head_dim
+
+
+def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
+    """Products to queries and to the key, without weights for heads, and norms of both without a bias (transformers
+    5.23 models/minimax_m3_vl/modeling_minimax_m3_vl.py MiniMaxM3VLIndexer)."""
+    x = a.indexer
+    assert x is not None
+    queries = Gemm(
+        "index_q", run.hidden, x.heads * x.head_dim, Shard.COLUMN, detached=True, frozen=not x.trained
+    )
+    key = Gemm("index_k", run.hidden, x.head_dim, Shard.REPEATED, detached=True, frozen=not x.trained)
+    weights = LayerParameters(kv=queries.in_features * queries.out_features)
+    return index_operations(
+        a,
+        (
+            Operation("index_q", "indexer", queries, weights),
+            product(key, "indexer", LayerParameters(replicated=2 * x.head_dim)),
+        ),
+    )
+
+
+def held(a: Attention, run: Run) -> tuple[dict[str, Amount], Amount]:
+    """What it keeps, by part, and has alive in its backward pass."""
+    kernel = kernel_of(run)
+
+    def kept(x: LayerShape) -> tuple[Quantity, Quantity]:
+        return kept_bytes(a, whole_sight(a, x), kernel, run.act, x.kv_split)
+
+    def alive(x: LayerShape) -> Quantity:
+        return run.act * run.stream(x) + working_bytes(a, whole_sight(a, x), kernel, run.act, x.kv_split)
+
+    return {"qkv": lambda x: kept(x)[0], "core_attn": lambda x: kept(x)[1]}, alive
 
 
 def forward_share(on: Device) -> float:
