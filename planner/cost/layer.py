@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import AdapterModel
 from planner.cost.cut import LayerShape
-from planner.cost.device.graphs import (
-    Capture,
-    LayerGraphs,
-    capture_of,
-    layer_graphs,
-)
+from planner.cost.device.graphs import Capture, LayerGraphs, capture_of, layer_graphs
 from planner.cost.device.mixing import MixingModel
 from planner.cost.device.passes import PassModel
 from planner.cost.device.products import Groups, ProductModel, key_groups

@@ -14,14 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.bounds import (
-    MEMORY_AXES,
-    TIME_AXES,
-    LateAxes,
-    least_memory,
-    least_of_cuts,
-    least_step_time,
-)
+from planner.cost.bounds import MEMORY_AXES, TIME_AXES, LateAxes, least_memory, least_of_cuts, least_step_time
 from planner.cost.flops import head_gemm
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level, pipeline_level

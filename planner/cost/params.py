@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from planner.cost.operations import experts
 from planner.cost.operations.lists import model_operations
-from planner.cost.operations.operation import NO_PARAMETERS, LayerParameters
+from planner.cost.operations.operation import NO_PARAMETERS, Weights
 from planner.spec.layer import Layer
 from planner.spec.model import ModelSpec
 
@@ -47,7 +47,7 @@ class ModelParameters:
     by_kind: dict[str, int] = field(hash=False)
 
 
-def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
+def layer_parameters(layer: Layer, hidden: int) -> Weights:
     """Parameters of one layer by how tensor and expert parallelism divide them [parameters].
 
     Norms as wide as all heads (QkNorm.FULL) are counted as replicated.

@@ -15,16 +15,7 @@ from planner.cost.cut import LayerShape
 from planner.cost.operations import sparse_blocks
 from planner.cost.operations.mlp import ACTIVATION_PASSES
 from planner.cost.operations.norms import STATISTIC_BYTES, eager_norm_bytes, run_norm_bytes
-from planner.cost.operations.operation import (
-    Amount,
-    Array,
-    Gemm,
-    LayerParameters,
-    Operation,
-    Run,
-    Shard,
-    product,
-)
+from planner.cost.operations.operation import Amount, Array, Gemm, Operation, Run, Shard, Weights, product
 from planner.cost.operations.pairs import attention_flops
 from planner.cost.operations.residual import MASK_BYTES, SUM_PASSES, gradient_stream, summed_gradients
 from planner.spec.attention import Attention, AttentionKind, QkNorm
@@ -45,32 +36,22 @@ SCORE_GRADIENT_BYTES = 12.0
 
 def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
     """Queries, keys and values in one product, rotation and norms, an indexer of blocks, attention, its output."""
-    q, h = a.heads * a.head_dim, run.hidden
-    qkv = Gemm(
-        "qkv", h, q + a.gate_width, Shard.COLUMN, kv_out_features=a.kv_width, linear=3 if a.kv_width else 1
-    )
-    biases = LayerParameters(
-        column_row=a.qkv_bias * (q + a.gate_width * a.output_gate), kv=a.qkv_bias * a.kv_width
-    )
-    kept: dict[str, Amount] = {"qkv": lambda x: _kept_inputs(a, run, x)}
-    more: Amount | None = None
-    held: tuple[dict[str, Amount], Amount] | tuple[()] = ()
-    if a.chooses_blocks:
-        held = sparse_blocks.held(a, run)
-        more = lambda x: run.act * x.tokens * rotations(a, run) * sparse_blocks.index_width(a, x)  # noqa: E731
+    q, pairs = a.heads * a.head_dim, a.kv_heads * (a.head_dim + a.v_head_dim)
+    linear = 3 if a.kv_width else 1
+    qkv = Gemm("qkv", run.hidden, q + a.gate_width, Shard.COLUMN, kv_out_features=a.kv_width, linear=linear)
+    unbiased = Weights(column_row=-a.qkv_bias * a.head_gate * a.gate_width)
+    indexed: Amount = lambda x: x.tokens * sparse_blocks.index_width(a, x)  # noqa: E731
     return (
-        product(qkv, "attention", biases),
-        *rotated(a, run, kept, more, sums=0.0 if a.borrows_kv else 2.0),
-        *(sparse_blocks.indexer(a, run) if a.chooses_blocks else ()),
-        *lent(
-            a,
-            run,
-            "qkv",
-            lambda x: run.act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split,
+        product(qkv, "attention", a.qkv_bias, unbiased),
+        *rotated(
+            a, run, {"qkv": lambda x: _kept_inputs(a, run, x)}, sums=0.0 if a.borrows_kv else 2.0,
+            more=(lambda x: run.act * rotations(a, run) * indexed(x)) if a.chooses_blocks else None,
         ),
-        core(a, run, layer, *held),
+        *(sparse_blocks.indexer(a, run) if a.chooses_blocks else ()),
+        *lent(a, "qkv", lambda x: run.act * x.tokens * pairs / x.kv_split),
+        core(a, run, layer, *(sparse_blocks.held(a, run) if a.chooses_blocks else ())),
         output(a, run),
-    )
+    )  # fmt: skip
 
 
 def rotations(a: Attention, run: Run) -> float:
@@ -143,13 +124,13 @@ def rotated(
     one = run.single(run.kernels.fused_rotary)
     operation = Operation(
         "qkv", "norms", modules={"mla_up_proj": 1.0}, kept=kept,
-        weights=LayerParameters(replicated=_qk_norm_parameters(a) if norms is None else norms),
+        weights=Weights(replicated=_qk_norm_parameters(a) if norms is None else norms),
         moved=(lambda x: single(x, False)) if one else fused, moved_back=(lambda x: single(x, True)) if one else None,
     )  # fmt: skip
     return operation, *summed_gradients(run, sums)
 
 
-def lent(a: Attention, run: Run, part: str, amount: Amount) -> tuple[Operation, ...]:
+def lent(a: Attention, part: str, amount: Amount) -> tuple[Operation, ...]:
     """Keys and values that a layer lends to later ones, which outlast its recomputation as its input does; raw keys in
     place of as many rotated ones."""
     if not a.lends_kv:
@@ -174,7 +155,7 @@ def core(
         return act * x.tokens * sum(widths(a, x)) - act * run.stream(x)
 
     return Operation(
-        "core_attn", "attention", weights=LayerParameters(column_row=a.heads * (a.sinks + 2 * a.scaled)),
+        "core_attn", "attention", weights=Weights(column_row=a.heads * (a.sinks + 2 * a.scaled)),
         modules={"core_attn": 1.0}, graph="attn", launches=run.launches(*LAUNCHES), ahead=ahead,
         flops=lambda batch, seq: attention_flops(a, batch, seq), mixing=lambda x: widths(a, x),
         kept=kept or {"core_attn": lambda x: _kept_by_core(a, run, x)},
@@ -228,6 +209,6 @@ def output(a: Attention, run: Run) -> Operation:
         kept += run.saved
     kept += run.act * (a.gate_width > 0)  # the output before its gate
     return product(
-        gemm, "attention", LayerParameters(replicated=run.hidden * a.out_bias),
+        gemm, "attention", a.out_bias,
         kept={"attention_out": lambda x: kept * a.heads * a.v_head_dim * x.tokens / x.t},
     )  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.cost.cut import LayerShape
 from planner.cost.operations import attention, sparse
-from planner.cost.operations.operation import Array, Gemm, LayerParameters, Operation, Run, Shard, product
+from planner.cost.operations.operation import Array, Gemm, Operation, Run, Shard, Weights, product
 from planner.spec.attention import Attention
 from planner.spec.layer import Layer
 
@@ -21,10 +21,10 @@ def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
     one product of the same work."""
     c = a.compression
     assert c is not None
-    h, act, grouped = run.hidden, run.act, a.out_groups * a.out_rank
-    compress = Gemm("compress", h, 2 * c.series * a.head_dim, Shard.NONE)
+    h, act, rank, grouped = run.hidden, run.act, a.q_lora_rank, a.out_groups * a.out_rank
+    width, up = a.heads * a.v_head_dim, {"mla_up_proj": 1.0}
     entering = 2 * c.series * (a.head_dim + (0 if a.indexer is None else a.indexer.head_dim))
-    groups = Gemm("out_groups", a.heads * a.v_head_dim // a.out_groups, grouped, Shard.COLUMN)
+    positions = Weights(replicated=c.series * a.head_dim * c.rate)
     out = Gemm("attention_out", grouped, h, Shard.ROW)
 
     def streams(x: LayerShape) -> Array:
@@ -32,24 +32,19 @@ def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
         return act * x.tokens * (2 * (a.q_lora_rank + a.head_dim) + entering + a.gate_width / x.t)
 
     return (
-        product(Gemm("q_a", h, a.q_lora_rank, Shard.NONE), "attention"),
-        product(
-            Gemm("q_b", a.q_lora_rank, a.heads * a.head_dim, Shard.COLUMN), "attention", modules={"mla_up_proj": 1.0}
-        ),
+        product(Gemm("q_a", h, rank, Shard.NONE), "attention"),
+        product(Gemm("q_b", rank, a.heads * a.head_dim, Shard.COLUMN), "attention", modules=up),
         product(Gemm("kv_a", h, a.head_dim, Shard.NONE), "attention"),
-        *(
-            (product(compress, "attention", LayerParameters(replicated=c.series * a.head_dim * c.rate)),)
-            if c.series
-            else ()
-        ),
+        product(Gemm("compress", h, 2 * c.series * a.head_dim, Shard.NONE), "attention", more=positions),
         *attention.rotated(
             a, run, {"mla_streams": streams}, lambda x: sparse.compressed_bytes(a, x.tokens, x.t, act),
-            norms=a.q_lora_rank + a.head_dim * (1 + (c.rate > 0)), sums=0.0 if a.borrows_kv else 2.0,
+            norms=rank + a.head_dim * (1 + (c.rate > 0)), sums=0.0 if a.borrows_kv else 2.0,
         ),
         *sparse.indexer(a, run),
         attention.core(a, run, layer, *sparse.held(a, run)),
         product(
-            groups, "attention", kept={"attention_out": lambda x: run.saved * x.tokens * grouped / x.t}
+            Gemm("out_groups", width // a.out_groups, grouped, Shard.COLUMN), "attention",
+            kept={"attention_out": lambda x: run.saved * x.tokens * grouped / x.t},
         ),
-        replace(attention.output(a, run), product=out, weights=LayerParameters(column_row=grouped * h)),
+        replace(attention.output(a, run), product=out, weights=Weights(column_row=grouped * h)),
     )  # fmt: skip

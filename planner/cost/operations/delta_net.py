@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.operations.operation import Gemm, LayerParameters, Operation, Run, Shard, product
+from planner.cost.operations.operation import Gemm, Operation, Run, Shard, Weights, product
 from planner.cost.operations.state_space import (
     NORM_LAUNCHES,
     PRODUCT_SHARE,
@@ -48,13 +48,13 @@ EAGER_DECAY: Final = (72.0, 88.0, 21.0)
 def operations(s: DeltaNet, run: Run, beside: bool) -> tuple[Operation, ...]:
     """A gated delta net: no skip, and one norm that its heads share (Megatron-Core, ssm/gated_delta_net/common.py);
     projections down to a low rank are whole."""
-    scalars = LayerParameters(column_row=s.scalars * s.heads, replicated=s.head_dim)
+    scalars = Weights(column_row=s.scalars * s.heads, replicated=s.head_dim)
     gates = (
         product(Gemm("gate_down", run.hidden, s.ranks, Shard.NONE), s.kind),
         product(Gemm("gate_up", s.gate_rank, s.ranked_width, Shard.COLUMN), s.kind),
     )
     scan = Scan(flops, kept_parts, working_bytes, launches, scalars)
-    return scan_operations(s, run, beside, scan, gates if s.gate_rank else ())
+    return scan_operations(s, run, beside, scan, gates)
 
 
 def delta_flops(heads: Quantity, key: int, value: int, chunk: int) -> Quantity:

@@ -26,11 +26,11 @@ from planner.cost.operations.operation import (
     Amount,
     Array,
     Gemm,
-    LayerParameters,
     Operation,
     Run,
     SecondHalf,
     Shard,
+    Weights,
     product,
 )
 from planner.cost.operations.residual import gradient_stream
@@ -66,7 +66,7 @@ LOOPED_LAUNCHES: Final = 10 + 20
 def inactive_parameters(moe: Moe, hidden: int) -> int:
     """Parameters of routed experts that one token does not meet, a mean with experts that compute nothing
     [parameters]."""
-    weights = sum((op.weights for op in _routed(moe, Run(hidden))), LayerParameters())
+    weights = sum((op.weights for op in _routed(moe, Run(hidden))), Weights())
     one = (weights.expert + weights.expert_replicated) // moe.experts
     return round(one * (moe.experts - moe.mean_k))
 
@@ -76,28 +76,21 @@ def operations(moe: Moe, run: Run) -> tuple[Operation, ...]:
     h = run.hidden
     weights = moe.choices * (h + moe.router_bias) + (h + moe.experts) * moe.router_scale
     router = Operation(
-        "router", "router", Gemm("router", h, moe.choices, Shard.NONE, wide=True), LayerParameters(router=weights),
+        "router", "router", Gemm("router", h, moe.choices, Shard.NONE, wide=True), Weights(router=weights),
         graph="moe_router", second=True, moved=lambda x: 16.0 * x.expert_tokens * moe.choices,
         kept={"moe": lambda x: x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)},
     )  # fmt: skip
-    routed = _routed(moe, run)
-    if moe.latent:
-        routed = _in_latent_width(moe, run, routed)
-    return (router, *_shared(moe, run), *routed)
+    return (router, *_shared(moe, run), *_routed(moe, run))
 
 
 def _shared(moe: Moe, run: Run) -> tuple[Operation, ...]:
     """Experts that every token visits, and a gate on them."""
     h, ffn, inputs = run.hidden, moe.shared_ffn, 2 if moe.gated else 1
-    gate = Gemm("shared_gate", h, 1, Shard.NONE)
-    gates = (product(gate, "shared_experts", second=True),) if moe.shared_gate else ()
-    if not ffn:
-        return gates
     first = Gemm("shared_fc1", h, inputs * ffn, Shard.COLUMN, linear=inputs)
     second = Gemm("shared_fc2", ffn, h, Shard.ROW)
     passes, width = activation_passes(moe.gated, run)[0], kept_width(moe.gated, run, second)
-    weights = LayerParameters(shared=inputs * ffn * (h + moe.shared_bias))
-    biased = LayerParameters(shared=ffn * h, replicated=h * moe.shared_bias)
+    weights = Weights(shared=inputs * ffn * (h + moe.shared_bias))
+    biased = Weights(shared=ffn * h, replicated=h * moe.shared_bias)
     return (
         Operation(
             "shared_fc1", "shared_experts", first, weights, second=True, modules={"shared_experts": 1.0}
@@ -108,32 +101,19 @@ def _shared(moe: Moe, run: Run) -> tuple[Operation, ...]:
             kept={"shared_experts": lambda x: x.tokens * ffn * width / x.t},
         ),
         Operation("shared_fc2", "shared_experts", second, biased, second=True),
-        *gates,
-    )  # fmt: skip
-
-
-def _in_latent_width(moe: Moe, run: Run, routed: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Routed experts between projections into their width and back, whole on every rank (Megatron-Core
-    moe/moe_layer.py)."""
-    h, biased = run.hidden, moe.expert_bias or moe.shared_bias
-    down, up = (Gemm("latent_down", h, moe.latent, Shard.NONE), Gemm("latent_up", moe.latent, h, Shard.NONE))
-    saved = run.saved * run.keeps_input(up)  # read by the projection back
-    return (
-        product(down, "experts", LayerParameters(replicated=moe.latent * biased), second=True),
-        *routed,
-        product(
-            up, "experts", LayerParameters(replicated=h * biased + moe.latent * moe.latent_norm), second=True,
-            kept={"moe": lambda x: x.expert_tokens * moe.latent * saved},
-        ),
+        product(Gemm("shared_gate", h, int(moe.shared_gate), Shard.NONE), "shared_experts", second=True),
     )  # fmt: skip
 
 
 def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
-    """Permutation, the grouped products and the activation between them; K copies of every token."""
+    """Permutation, the grouped products and the activation between them, K copies of every token; around them
+    projections into the experts' width and back, whole on every rank (Megatron-Core moe/moe_layer.py)."""
     ffn, k, n, act, kernels = moe.expert_ffn, moe.mean_k, moe.experts, run.act, run.kernels
     width, inputs = moe.width(run.hidden), 2 if moe.gated else 1
     first = Gemm("expert_fc1", width, inputs * ffn, Shard.COLUMN, n, k, expert=True, linear=inputs)
     second = Gemm("expert_fc2", ffn, width, Shard.ROW, n, k, expert=True)
+    back, biased = Gemm("latent_up", moe.latent, run.hidden, Shard.NONE), moe.expert_bias or moe.shared_bias
+    returned = run.saved * run.keeps_input(back) * moe.latent  # read by the projection back
     weighed = 4.0 if kernels.weighs_outputs_apart else act
     weighed = 0.0 if kernels.probs_in_activation else weighed
     eager = (CLAMPED_KEPT if moe.clamped else 1.0) if moe.gated and not kernels.fused_activation else 0.0
@@ -165,15 +145,14 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
         return gradient_stream(run, x) + wide
 
     permuted, activated = _permuted(moe, run), _activated(moe, run)
-    biases = LayerParameters(expert=n * inputs * ffn), LayerParameters(expert_replicated=n * width)
-    none = LayerParameters()
     return (
+        product(Gemm("latent_down", run.hidden, moe.latent, Shard.NONE), "experts", biased, second=True),
         Operation(
             "moe_permute", graph="moe_preprocess", second=True, modules={"moe": 1.0},
             moved=permuted[0], moved_back=permuted[1],
             kept={"moe": lambda x: kept_rows(x) * x.et * width * around},
         ),
-        product(first, "experts", biases[0] if moe.expert_bias else none, second=True, modules={"moe": 1.0}),
+        product(first, "experts", moe.expert_bias, second=True, modules={"moe": 1.0}),
         Operation(
             "moe_act", graph="moe", second=True, modules={"moe": 1.0, "moe_act": 1.0},
             launches=run.launches(*LAUNCHES), moved=activated[0], moved_back=activated[1],
@@ -184,7 +163,11 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
             ahead=lambda x: inner(x) * (3.0 if moe.gated else 2.0) + entering(x), alive=alive,
             half=SecondHalf(entering, inner, moe.gated),
         ),
-        product(second, "experts", biases[1] if moe.expert_bias else none, second=True, modules={"moe": 1.0}),
+        product(second, "experts", moe.expert_bias, second=True, modules={"moe": 1.0}),
+        product(
+            back, "experts", biased, Weights(replicated=moe.latent * moe.latent_norm), second=True,
+            kept={"moe": lambda x: x.expert_tokens * returned},
+        ),
     )  # fmt: skip
 
 

@@ -8,53 +8,35 @@ from __future__ import annotations
 
 from planner.cost.cut import LayerShape
 from planner.cost.operations import attention, sparse
-from planner.cost.operations.operation import Array, Gemm, LayerParameters, Operation, Run, Shard, product
+from planner.cost.operations.operation import Amount, Array, Gemm, Operation, Run, Shard, product
 from planner.spec.attention import Attention
 from planner.spec.layer import Layer
 
 
 def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
     """Queries by way of a low rank, keys and values down and up, a gate, an indexer, attention, its output."""
-    h, q, up = run.hidden, a.heads * a.head_dim, {"mla_up_proj": 1.0}
-    ranked = (
-        product(
-            Gemm("q_a", h, a.q_lora_rank, Shard.NONE),
-            "attention",
-            LayerParameters(replicated=a.q_lora_rank * a.qkv_bias),
-        ),
-        product(Gemm("q_b", a.q_lora_rank, q, Shard.COLUMN), "attention", modules=up),
-    )
-    down = product(
-        Gemm("kv_a", h, a.kv_streams, Shard.NONE),
-        "attention",
-        LayerParameters(replicated=a.kv_streams * a.qkv_bias),
-    )
-    # absorbed into queries and outputs it is no linear layer (Megatron-Core, absorbed_mla.py)
-    kv_b = Gemm(
-        "kv_b",
-        a.kv_lora_rank,
-        a.heads * (a.qk_nope_dim + a.v_head_dim),
-        Shard.COLUMN,
-        wide=a.indexer is not None,
-    )
-    gate = Gemm("head_gate", h, a.gate_width, Shard.COLUMN)
-    norms = a.q_lora_rank + (not a.borrows_kv) * (a.kv_lora_rank + a.qk_rope_dim * a.rotated_norm)
-    chooses = a.indexer is not None
-    kept = {"mla_streams": lambda x: _streams(a, run, x)}
+    h, q, rank, chooses = run.hidden, a.heads * a.head_dim, a.q_lora_rank, a.indexer is not None
+    expanded, up = a.heads * (a.qk_nope_dim + a.v_head_dim), {"mla_up_proj": 1.0}
+    kept: dict[str, Amount] = {"mla_streams": lambda x: _streams(a, run, x)}
     if not chooses:
         kept["mla_up_proj"] = lambda x: _expanded(a, run, x)
-    more = (lambda x: sparse.absorbed_bytes(a, x.tokens, x.t, run.act)) if chooses else None
     return (
-        *(ranked if a.q_lora_rank else (product(Gemm("q", h, q, Shard.COLUMN), "attention"),)),
-        *((down,) if a.kv_streams else ()),
-        product(kv_b, "attention", modules=up),
-        *((product(gate, "attention"),) if a.gate_width else ()),
-        *attention.rotated(a, run, kept, more, norms),
-        *(sparse.indexer(a, run) if chooses else ()),
-        *attention.lent(a, run, "mla_streams", lambda x: run.act * x.tokens * a.kv_streams),
+        product(Gemm("q", h, 0 if rank else q, Shard.COLUMN), "attention"),
+        product(Gemm("q_a", h, rank, Shard.NONE), "attention", a.qkv_bias),
+        product(Gemm("q_b", rank, q, Shard.COLUMN), "attention", modules=up),
+        product(Gemm("kv_a", h, a.kv_streams, Shard.NONE), "attention", a.qkv_bias),
+        # absorbed into queries and outputs it is no linear layer (Megatron-Core, absorbed_mla.py)
+        product(Gemm("kv_b", a.kv_lora_rank, expanded, Shard.COLUMN, wide=chooses), "attention", modules=up),
+        product(Gemm("head_gate", h, a.gate_width, Shard.COLUMN), "attention"),
+        *attention.rotated(
+            a, run, kept, (lambda x: sparse.absorbed_bytes(a, x.tokens, x.t, run.act)) if chooses else None,
+            norms=rank + (not a.borrows_kv) * (a.kv_lora_rank + a.qk_rope_dim * a.rotated_norm),
+        ),
+        *sparse.indexer(a, run),
+        *attention.lent(a, "mla_streams", lambda x: run.act * x.tokens * a.kv_streams),
         attention.core(a, run, layer, *(sparse.held(a, run) if chooses else ())),
         attention.output(a, run),
-    )
+    )  # fmt: skip
 
 
 def _streams(a: Attention, run: Run, x: LayerShape) -> Array:

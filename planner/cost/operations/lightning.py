@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from planner.cost.operations.norms import norm_bytes
-from planner.cost.operations.operation import LayerParameters, Operation, Run
+from planner.cost.operations.operation import Operation, Run, Weights
 from planner.cost.operations.state_space import (
     PRODUCT_SHARE,
     Cut,
@@ -53,7 +53,7 @@ LAUNCHES: Final = {True: (13.0, 25.0), False: (9.0, 8.0)}
 
 def operations(s: LightningAttention, run: Run, beside: bool) -> tuple[Operation, ...]:
     """Lightning attention, which has a norm alone (transformers, models/minimax)."""
-    norm = LayerParameters(column_row=s.inner * s.norm)
+    norm = Weights(column_row=s.inner * s.norm)
     return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, norm))
 
 

@@ -75,7 +75,7 @@ def layer_operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
         found += experts.operations(layer.moe, run)
     if layer.side:
         found += own_input.operations(layer.side, run)
-    return tuple(found)
+    return tuple(op for op in found if op.product is None or op.product.in_features * op.product.out_features)
 
 
 @lru_cache(maxsize=512)

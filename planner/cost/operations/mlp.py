@@ -9,16 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.cost.cut import LayerShape
-from planner.cost.operations.operation import (
-    Array,
-    Gemm,
-    LayerParameters,
-    Operation,
-    Run,
-    SecondHalf,
-    Shard,
-    product,
-)
+from planner.cost.operations.operation import Array, Gemm, Operation, Run, SecondHalf, Shard, Weights, product
 from planner.cost.operations.residual import gradient_stream, multiplied, summed_gradients
 from planner.spec.layer import Activation, Mlp
 
@@ -63,15 +54,13 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
     second = Gemm("mlp_fc2", ffn, h, Shard.ROW)
     passes, width = activation_passes(mlp.gated, run), kept_width(mlp.gated, run, second)
     alive = inner_gradients(mlp.gated, run)
-    biases = LayerParameters(
-        column_row=inputs * ffn * mlp.bias, replicated=h * mlp.bias + 2 * (mlp.activation is Activation.XIELU)
-    )
 
     def inner(x: LayerShape) -> Array:
         return act * x.tokens * ffn / x.t
 
+    scalars = Weights(replicated=2 * (mlp.activation is Activation.XIELU))
     activation = Operation(
-        "mlp_act", modules={"mlp": 1.0}, graph="mlp", second=True, launches=run.launches(*LAUNCHES),
+        "mlp_act", "mlp", weights=scalars, modules={"mlp": 1.0}, graph="mlp", second=True, launches=run.launches(*LAUNCHES),
         moved=lambda x: passes[0] * inner(x), moved_back=lambda x: passes[1] * inner(x),
         kept={"mlp": lambda x: x.tokens * ffn * width / x.t},
         ahead=lambda x: inner(x) * (3.0 if mlp.gated else 2.0),
@@ -79,9 +68,9 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
         half=SecondHalf(lambda x: act * x.tokens * h, inner, mlp.gated),
     )  # fmt: skip
     return (
-        product(first, "mlp", biases, second=True, modules={"mlp": 1.0}),
+        product(first, "mlp", mlp.bias, second=True, modules={"mlp": 1.0}),
         activation,
-        product(second, "mlp", second=True, modules={"mlp": 1.0}),
+        product(second, "mlp", mlp.bias, second=True, modules={"mlp": 1.0}),
         *summed_gradients(run, mlp.gated),
         *(multiplied(run, 1.0, lambda x: ffn / x.t) if multiplies else ()),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.cost.operations.operation import LayerParameters, Operation, Run
+from planner.cost.operations.operation import Operation, Run, Weights
 from planner.spec.job import ATTENTION_INPUTS
 from planner.spec.layer import Layer, NormKind
 
@@ -104,7 +104,7 @@ def operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     reached = 1.0 - scan / layer.sublayers
     return (
         Operation(
-            "layernorm", "norms", weights=LayerParameters(replicated=scales), modules={"layernorm": reached},
+            "layernorm", "norms", weights=Weights(replicated=scales), modules={"layernorm": reached},
             moved=lambda x: norms * ahead * run.stream(x), moved_back=lambda x: norms * back * run.stream(x),
             kept=kept,
         ),

@@ -73,7 +73,7 @@ def gemm_flops(gemm: Gemm, tokens: Quantity) -> Quantity:
 
 
 @dataclass(frozen=True)
-class LayerParameters:
+class Weights:
     """Parameters of an operation or a layer, in buckets by how they are divided over ranks.
 
     `column_row`: divided by tp. `kv`: k and v projections, divided by tp too: where tp exceeds the key/value heads,
@@ -95,11 +95,11 @@ class LayerParameters:
     def total(self) -> int:
         return sum(getattr(self, bucket.name) for bucket in fields(self))
 
-    def __add__(self, other: LayerParameters) -> LayerParameters:
-        return LayerParameters(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: Weights) -> Weights:
+        return Weights(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
-NO_PARAMETERS = LayerParameters()
+NO_PARAMETERS = Weights()
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Operation:
     name: str
     kind: str = ""  # of the parameters it reads, of `params.KINDS`
     product: Gemm | None = None
-    weights: LayerParameters = NO_PARAMETERS
+    weights: Weights = NO_PARAMETERS
     # Of one that is no product with weights: forward FLOPs of (batch, sequence) over the full square, and backward
     # ones, twice as many if None [FLOP].
     flops: Callable[[Any, Any], Any] | None = None
@@ -230,13 +230,20 @@ class Operation:
     launches: float = 0.0  # kernels launched forward [1]
 
 
-def product(gemm: Gemm, kind: str, more: LayerParameters = NO_PARAMETERS, **fields: Any) -> Operation:
-    """A product with a matrix of parameters; `more`: its biases, `fields`: others of `Operation`."""
-    matrix = gemm.groups * gemm.in_features * gemm.out_features
+def product(
+    gemm: Gemm, kind: str, bias: bool = False, more: Weights = NO_PARAMETERS, **fields: Any
+) -> Operation:
+    """A product with a matrix of parameters, with a `bias` of its outputs; `more`: others that it reads, `fields`: of
+    `Operation`. A bias of outputs that ranks sum up is whole on each."""
+    n, out = gemm.groups, gemm.out_features
+    matrix, biases = n * gemm.in_features * out, n * out * bias
     if gemm.expert:
-        weights = LayerParameters(expert=matrix)
-    elif gemm.shard in (Shard.COLUMN, Shard.ROW):
-        weights = LayerParameters(column_row=matrix, kv=gemm.in_features * gemm.kv_out_features)
+        row = gemm.shard is Shard.ROW
+        weights = Weights(expert=matrix + biases * (not row), expert_replicated=biases * row)
+    elif gemm.shard is Shard.COLUMN:
+        weights = Weights(column_row=matrix + biases, kv=(gemm.in_features + bias) * gemm.kv_out_features)
+    elif gemm.shard is Shard.ROW:
+        weights = Weights(column_row=matrix, replicated=biases)
     else:
-        weights = LayerParameters(replicated=matrix)
+        weights = Weights(replicated=matrix + biases)
     return Operation(gemm.name, kind, gemm, weights + more, **fields)

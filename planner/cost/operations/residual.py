@@ -12,16 +12,7 @@ import numpy as np
 
 from planner.cost.cut import LayerShape
 from planner.cost.operations.norms import STATISTIC_BYTES
-from planner.cost.operations.operation import (
-    Amount,
-    Array,
-    Gemm,
-    LayerParameters,
-    Operation,
-    Run,
-    Shard,
-    product,
-)
+from planner.cost.operations.operation import Amount, Array, Gemm, Operation, Run, Shard, Weights, product
 from planner.spec.layer import Layer, NormKind
 
 MASK_BYTES = 1.0
@@ -109,12 +100,9 @@ def _added(layer: Layer, run: Run) -> Operation:
 def _weighed_streams(layer: Layer, run: Run) -> tuple[Operation, ...]:
     """What weighs and mixes several streams at every branch: a projection of all of them in 16 bits under every recipe,
     its biases, a scale of the input's weights, of the output's and of the mixture's."""
-    n = layer.streams
-    if n == 1:
-        return ()
-    weights = Gemm("streams", n * run.hidden, layer.stream_weights, Shard.NONE, wide=True)
-    more = LayerParameters(replicated=layer.stream_weights + 3 - layer.streams_apart)
-    return (product(weights, "residual_streams", more),) * layer.sublayers
+    weights = Gemm("streams", layer.streams * run.hidden, layer.stream_weights, Shard.NONE, wide=True)
+    scales = Weights(replicated=3 - layer.streams_apart)
+    return (product(weights, "residual_streams", bias=True, more=scales),) * layer.sublayers
 
 
 def _attended_sums(layer: Layer, run: Run) -> tuple[Operation, ...]:
@@ -125,7 +113,7 @@ def _attended_sums(layer: Layer, run: Run) -> tuple[Operation, ...]:
     return (
         Operation(
             "residual_attention", "attention_residuals",
-            weights=LayerParameters(replicated=2 * run.hidden * len(layer.earlier)),
+            weights=Weights(replicated=2 * run.hidden * len(layer.earlier)),
             moved=lambda x: RESIDUAL_BYTES * sums * run.stream(x),
             kept={"residual": lambda x: RESIDUAL_KEPT * sums * run.stream(x)},
             alive_late=(lambda x: (run.act + RESIDUAL_WORKING * most) * run.stream(x)) if most else None,

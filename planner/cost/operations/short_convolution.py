@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.cost.operations.operation import LayerParameters, Operation, Run
+from planner.cost.operations.operation import Operation, Run, Weights
 from planner.cost.operations.state_space import Cut, Quantity, Scan, reached_bandwidth, scan_operations
 from planner.spec.mixers import ShortConvolution
 
@@ -25,9 +25,7 @@ LAUNCHES: Final = {True: 14.0, False: 7.0}
 
 def operations(s: ShortConvolution, run: Run, beside: bool) -> tuple[Operation, ...]:
     """The gated convolution, which has nothing but its projections and taps (transformers, models/lfm2)."""
-    return scan_operations(
-        s, run, beside, Scan(flops, kept_parts, working_bytes, launches, LayerParameters())
-    )
+    return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, Weights()))
 
 
 def flops(s: ShortConvolution, tokens: Quantity) -> Quantity:

@@ -24,10 +24,10 @@ from planner.cost.device.kernels import FP32_SHARE
 from planner.cost.operations.operation import (
     Amount,
     Gemm,
-    LayerParameters,
     Operation,
     Run,
     Shard,
+    Weights,
     gemm_flops,
     product,
 )
@@ -166,7 +166,7 @@ def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
 
     def projection(name: str, inputs: int, outputs: int, more: int = 0) -> Operation:
         gemm = Gemm(name, inputs, outputs, Shard.REPEATED, detached=True, frozen=not x.trained)
-        return product(gemm, "indexer", LayerParameters(replicated=more))
+        return product(gemm, "indexer", more=Weights(replicated=more))
 
     products = (
         projection("index_q", a.q_lora_rank or h, x.heads * x.head_dim),

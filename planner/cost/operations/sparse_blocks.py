@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.cut import LayerShape
-from planner.cost.operations.operation import Amount, Gemm, LayerParameters, Operation, Run, Shard, product
+from planner.cost.operations.operation import Amount, Gemm, Operation, Run, Shard, Weights, product
 from planner.cost.operations.sparse import (
     BACKWARD_SHARE,
     DENSE_KEPT,
@@ -60,12 +60,12 @@ def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
         "index_q", run.hidden, x.heads * x.head_dim, Shard.COLUMN, detached=True, frozen=not x.trained
     )
     key = Gemm("index_k", run.hidden, x.head_dim, Shard.REPEATED, detached=True, frozen=not x.trained)
-    weights = LayerParameters(kv=queries.in_features * queries.out_features)
+    weights = Weights(kv=queries.in_features * queries.out_features)
     return index_operations(
         a,
         (
             Operation("index_q", "indexer", queries, weights),
-            product(key, "indexer", LayerParameters(replicated=2 * x.head_dim)),
+            product(key, "indexer", more=Weights(replicated=2 * x.head_dim)),
         ),
     )
 

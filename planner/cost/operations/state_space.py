@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.cost.cut import LayerShape
-from planner.cost.operations.operation import (
-    Amount,
-    Gemm,
-    LayerParameters,
-    Operation,
-    Run,
-    Shard,
-    product,
-)
+from planner.cost.operations.operation import Amount, Gemm, Operation, Run, Shard, Weights, product
 from planner.spec.mixers import StateSpace
 
 Quantity = Any  # a float or a float64 column: the same text serves both
@@ -63,7 +55,7 @@ class Cut:
 
 def operations(s: StateSpace, run: Run, beside: bool) -> tuple[Operation, ...]:
     """A Mamba-2 mixer; `beside` attention, whose norm it shares."""
-    scalars = LayerParameters(column_row=3 * s.scalars * s.heads + s.inner * s.norm)
+    scalars = Weights(column_row=3 * s.scalars * s.heads + s.inner * s.norm)
     return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, scalars, "mamba"))
 
 
@@ -114,7 +106,7 @@ class Scan(NamedTuple):
     kept_parts: Callable[[Any, Cut, float, float, bool], dict[str, Quantity]]
     working_bytes: Callable[[Any, Cut, float], Quantity]
     launches: Callable[[Any, float, bool], float]
-    weights: LayerParameters
+    weights: Weights
     graph: str = "attn"
 
 
@@ -124,8 +116,8 @@ def scan_operations(
     """A mixer of any kind: projection of the input, `gates` through a low rank, convolution and scan, projection of the
     output. All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py)."""
     act, single, width = run.act, run.kernels.single_operations, s.in_width - s.ranked_width
-    biases = LayerParameters(column_row=s.in_width * s.bias)
-    convolution = LayerParameters(column_row=s.conv_width * (s.conv + s.conv_bias))
+    biases = Weights(column_row=s.in_width * s.bias)
+    convolution = Weights(column_row=s.conv_width * (s.conv + s.conv_bias))
 
     def cut(x: LayerShape) -> Cut:
         return cut_of(s, x.tokens, x.t, x.c)
@@ -134,7 +126,7 @@ def scan_operations(
         return lambda x: scan.kept_parts(s, cut(x), act, run.saved, not single).get(part, 0.0 * x.tokens)
 
     return (
-        product(Gemm("state_in", run.hidden, width, Shard.COLUMN), s.kind, biases),
+        product(Gemm("state_in", run.hidden, width, Shard.COLUMN), s.kind, more=biases),
         *gates,
         Operation(
             "scan", s.kind, weights=convolution + scan.weights, graph=scan.graph,
@@ -143,9 +135,7 @@ def scan_operations(
             alive_late=lambda x: act * run.stream(x) + scan.working_bytes(s, cut(x), act),
             launches=scan.launches(s, run.seq, single) - (1.0 + NORM_LAUNCHES * single) * beside,
         ),
-        product(
-            Gemm("state_out", s.inner, run.hidden, Shard.ROW), s.kind, LayerParameters(replicated=run.hidden * s.bias)
-        ),
+        product(Gemm("state_out", s.inner, run.hidden, Shard.ROW), s.kind, s.bias),
     )  # fmt: skip
 
 
