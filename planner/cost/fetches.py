@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.operations.lists import layer_gemms
-from planner.cost.operations.operation import Gemm, Shard
+from planner.cost.operations.operation import Shard
 from planner.spec.layer import Layer
 from planner.spec.rule import Problem
 from planner.spec.stack.memory import States
@@ -66,20 +66,12 @@ def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
     """Linear layers of one layer in order of execution, those that stay gathered left out; experts one by one."""
     found = []
     for gemm in layer_gemms(layer, problem.model.hidden):
-        parts = gemm.linear if gemm.expert else linear_layers(gemm, problem.stack)
-        for wide in _widths(gemm, parts):
+        for wide in gemm.outputs(not gemm.expert and linear_layers(gemm, problem.stack) == 1):
             if wide * gemm.in_features >= problem.stack.states.persistent_elements:
                 size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)
                 used = gemm.rows_per_token / gemm.groups
                 found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert, used))
     return found
-
-
-def _widths(gemm: Gemm, parts: int) -> list[float]:
-    """Output features of the linear layers that make up a product."""
-    if parts == 3:
-        return [gemm.out_features, gemm.kv_out_features / 2, gemm.kv_out_features / 2]
-    return [(gemm.out_features + gemm.kv_out_features) / parts] * parts
 
 
 def released(modules: list[Module], reuse: float) -> list[Array]:

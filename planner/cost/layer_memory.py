@@ -123,12 +123,9 @@ def weight_gradient_bytes(
     total = np.zeros(len(x.t))
     for gemm in (op.product for op in ops if op.product is not None):
         rows = x.expert_tokens * gemm.rows_per_token * x.et if gemm.expert else x.tokens
-        ranks, stream = (x.et, 1.0) if gemm.expert else (x.t, x.sequence_split)
-        read = gemm.in_features / (ranks if gemm.shard is Shard.ROW else stream)
-        written = gemm.out_features / (
-            stream if gemm.shard is Shard.ROW else ranks if gemm.shard is Shard.COLUMN else 1.0
-        )
-        total = total + run.saved * rows * (read + written + gemm.kv_out_features / x.kv_split)
+        (read, written), stream = gemm.local(x), 1.0 if gemm.expert else x.sequence_split
+        read, written = (read, written / stream) if gemm.shard is Shard.ROW else (read / stream, written)
+        total = total + run.saved * rows * (read + written)
     if not problem.stack.kernels.split_keeps_graph:
         return total
     saved = 0.5 * total  # inputs of products are a part of what the graph keeps
@@ -196,8 +193,7 @@ def _weights(run: Run, ops: Iterable[Operation], x: LayerShape) -> Array:
     """Bytes of the gradients of the weights of products."""
     total = np.zeros(len(x.t))
     for gemm in (op.product for op in ops if op.product is not None and not op.product.frozen):
-        divided = gemm.shard in (Shard.COLUMN, Shard.ROW)
-        ranks = x.e * x.et if gemm.expert else x.t if divided else np.ones(len(x.t))
-        columns = gemm.out_features / ranks + gemm.kv_out_features / x.kv_split
-        total = total + run.weight_gradient * gemm.groups * gemm.in_features * columns
+        inputs, outputs = gemm.local(x)
+        here = gemm.groups / x.e if gemm.expert else 1.0
+        total = total + run.weight_gradient * here * inputs * outputs
     return total

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.cut import LayerShape
-from planner.cost.operations.operation import Gemm, Operation, Run, Shard
+from planner.cost.operations.operation import Gemm, Operation, Run
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
@@ -53,27 +53,15 @@ def kept_shares(
     shares: dict[str, float] = {}
     counted, own_kernel = 0, recipe.operand_bytes < BYTES_OF_FLOAT8
     for gemm in gemms:
-        if gemm.expert or gemm.name == "router":
+        if gemm.expert or gemm.name == "router" or (own_kernel and not gemm.wide and not wide):
             shares[gemm.name] = 0.0
             continue
-        if own_kernel and not gemm.wide and not wide:
-            shares[gemm.name] = 0.0
-            continue
-        widths = _widths(gemm, problem)
+        one = linear_layers(gemm, problem.stack) == 1
+        widths = gemm.outputs(problem.stack.kernels.fused_qkv if gemm.kv_out_features else one)
         kept = [width for place, width in enumerate(widths, counted) if place % 2 == 0]
         counted += len(widths)
         shares[gemm.name] = sum(kept) / sum(widths)
     return shares
-
-
-def _widths(gemm: Gemm, problem: Problem) -> list[float]:
-    """Output features of the linear layers of a product, in order of execution."""
-    if gemm.kv_out_features:
-        if problem.stack.kernels.fused_qkv:
-            return [float(gemm.out_features + gemm.kv_out_features)]
-        return [float(gemm.out_features), *(gemm.kv_out_features / 2,) * 2]
-    count = linear_layers(gemm, problem.stack)
-    return [gemm.out_features / count] * count
 
 
 def kept_bytes(
@@ -91,16 +79,11 @@ def kept_bytes(
     for gemm in gemms:
         if compiled and gemm.name in ("mlp_fc2", "shared_fc2"):
             continue
-        column = gemm.shard is Shard.COLUMN
-        own = gemm.out_features / (x.t if column else 1.0) + gemm.kv_out_features / x.kv_split
-        outputs = 1.0 + (
-            problem.job.lora_rank is not None and problem.job.adapts(gemm.name)
-        )  # its adapter's too
-        kept = kept + outputs * shares[gemm.name] * act * x.tokens * own
+        adapted = problem.job.lora_rank is not None and problem.job.adapts(gemm.name)
+        kept = kept + (1.0 + adapted) * shares[gemm.name] * act * x.tokens * gemm.local(x)[1]
     # reduce-scatters behind attention and behind the block, the latter dropped as its product is
     blocks = int(layer.mixes) + int(not compiled and (layer.mlp is not None))
-    reduced = act * run.stream(x)
-    kept = kept + np.where(x.sequence_split > 1, blocks * reduced, 0.0)
+    kept = kept + np.where(x.sequence_split > 1, blocks * act * run.stream(x), 0.0)
     if layer.moe is not None:
         sent = act * x.routed_tokens * layer.moe.mean_k * x.et * layer.moe.width(problem.model.hidden)
         kept = kept + np.where(x.e > 1, (1.0 if compiled else 2.0) * sent, 0.0)

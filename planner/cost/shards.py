@@ -468,9 +468,7 @@ class ShardModel:
                 experts if gemm.expert else t if gemm.shard in (Shard.COLUMN, Shard.ROW) else np.ones_like(t)
             )
             whole = float(gemm.groups * gemm.in_features) / divided
-            parts = 1 if gemm.kv_out_features else gemm.linear
-            columns = [gemm.out_features / parts] * parts
-            sizes += [whole * each for each in (*columns, *[gemm.kv_out_features / 2.0] * 2) if each]
+            sizes += [whole * each for each in gemm.outputs()]
         sizes += [np.full_like(t, float(model.side_vocab * model.side_width)) / t, norm]
         sizes += [] if model.tied_embeddings else [head]
         pairs = zip(sizes, [np.zeros_like(t), *sizes[:-1]], strict=True)

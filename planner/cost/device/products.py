@@ -66,16 +66,11 @@ def gemm_extents(gemm: Gemm, x: LayerShape, rows: NDArray[np.intp]) -> tuple[Arr
 
     Of an expert product the tokens are those of all `number` groups together.
     """
-    t, et = x.t[rows], x.et[rows]
-    split = et if gemm.expert else t
-    n = np.full(len(rows), float(gemm.out_features))
-    k = np.full(len(rows), float(gemm.in_features))
-    n = n / split if gemm.shard is Shard.COLUMN else n
-    k = k / split if gemm.shard is Shard.ROW else k
-    n = n + gemm.kv_out_features / x.kv_split[rows]
+    x = x.take(rows)
+    k, n = gemm.local(x)
     if gemm.expert:
-        return x.routed_tokens[rows] * gemm.rows_per_token * et, n, k, gemm.groups / x.e[rows]
-    m = x.tokens[rows] / (x.sequence_split[rows] if gemm.shard is Shard.NONE else 1.0)
+        return x.routed_tokens * gemm.rows_per_token * x.et, n, k, gemm.groups / x.e
+    m = x.tokens / (x.sequence_split if gemm.shard is Shard.NONE else 1.0)
     return m, n, k, np.ones(len(rows))
 
 

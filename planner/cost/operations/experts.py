@@ -13,14 +13,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.cut import LayerShape
-from planner.cost.operations.mlp import (
-    ACTIVATION_PASSES,
-    LAUNCHES,
-    activation_input,
-    activation_passes,
-    inner_gradients,
-    kept_width,
-)
+from planner.cost.operations import mlp
 from planner.cost.operations.norms import STATISTIC_BYTES
 from planner.cost.operations.operation import (
     Amount,
@@ -77,7 +70,7 @@ def operations(moe: Moe, run: Run) -> tuple[Operation, ...]:
     weights = moe.choices * (h + moe.router_bias) + (h + moe.experts) * moe.router_scale
     router = Operation(
         "router", "router", Gemm("router", h, moe.choices, Shard.NONE, wide=True), Weights(router=weights),
-        graph="moe_router", second=True, moved=lambda x: 16.0 * x.expert_tokens * moe.choices,
+        graph="moe_router", moved=lambda x: 16.0 * x.expert_tokens * moe.choices,
         kept={"moe": lambda x: x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)},
     )  # fmt: skip
     return (router, *_shared(moe, run), *_routed(moe, run))
@@ -88,20 +81,20 @@ def _shared(moe: Moe, run: Run) -> tuple[Operation, ...]:
     h, ffn, inputs = run.hidden, moe.shared_ffn, 2 if moe.gated else 1
     first = Gemm("shared_fc1", h, inputs * ffn, Shard.COLUMN, linear=inputs)
     second = Gemm("shared_fc2", ffn, h, Shard.ROW)
-    passes, width = activation_passes(moe.gated, run)[0], kept_width(moe.gated, run, second)
+    passes, width = mlp.activation_passes(moe.gated, run)[0], mlp.kept_width(moe.gated, run, second)
     weights = Weights(shared=inputs * ffn * (h + moe.shared_bias))
     biased = Weights(shared=ffn * h, replicated=h * moe.shared_bias)
     return (
         Operation(
-            "shared_fc1", "shared_experts", first, weights, second=True, modules={"shared_experts": 1.0}
+            "shared_fc1", "shared_experts", first, weights, modules={"shared_experts": 1.0}
         ),
         Operation(
-            "shared", graph="moe_router", second=True, modules={"shared_experts": 1.0},
+            "shared", graph="moe_router", modules={"shared_experts": 1.0},
             moved=lambda x: run.act * x.tokens * passes * ffn / x.t,
             kept={"shared_experts": lambda x: x.tokens * ffn * width / x.t},
         ),
-        Operation("shared_fc2", "shared_experts", second, biased, second=True),
-        product(Gemm("shared_gate", h, int(moe.shared_gate), Shard.NONE), "shared_experts", second=True),
+        Operation("shared_fc2", "shared_experts", second, biased),
+        product(Gemm("shared_gate", h, int(moe.shared_gate), Shard.NONE), "shared_experts"),
     )  # fmt: skip
 
 
@@ -135,7 +128,7 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
     def alive(x: LayerShape) -> Array:
         """Gradients of the experts' input, of fc2's input, of fc1's output, and of the largest weights."""
         weights = run.weight_gradient * width * ffn * n / (x.e * x.et)
-        wide = entering(x) + rows(x) * ffn * inner_gradients(moe.gated, run) + weights
+        wide = entering(x) + rows(x) * ffn * mlp.inner_gradients(moe.gated, run) + weights
         if kernels.weighs_outputs_apart:
             wide = np.maximum(wide, WEIGHING_BYTES * rows(x) * x.et * width)
         if run.dispatcher is Dispatcher.ALL_GATHER:
@@ -146,26 +139,26 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
 
     permuted, activated = _permuted(moe, run), _activated(moe, run)
     return (
-        product(Gemm("latent_down", run.hidden, moe.latent, Shard.NONE), "experts", biased, second=True),
+        product(Gemm("latent_down", run.hidden, moe.latent, Shard.NONE), "experts", biased),
         Operation(
-            "moe_permute", graph="moe_preprocess", second=True, modules={"moe": 1.0},
+            "moe_permute", graph="moe_preprocess", modules={"moe": 1.0},
             moved=permuted[0], moved_back=permuted[1],
             kept={"moe": lambda x: kept_rows(x) * x.et * width * around},
         ),
-        product(first, "experts", moe.expert_bias, second=True, modules={"moe": 1.0}),
+        product(first, "experts", moe.expert_bias, modules={"moe": 1.0}),
         Operation(
-            "moe_act", graph="moe", second=True, modules={"moe": 1.0, "moe_act": 1.0},
-            launches=run.launches(*LAUNCHES), moved=activated[0], moved_back=activated[1],
+            "moe_act", graph="moe", modules={"moe": 1.0, "moe_act": 1.0},
+            launches=run.launches(*mlp.LAUNCHES), moved=activated[0], moved_back=activated[1],
             kept={
-                "moe": lambda x: kept_rows(x) * ffn * activation_input(moe.gated, run),
+                "moe": lambda x: kept_rows(x) * ffn * mlp.activation_input(moe.gated, run),
                 "moe_act": lambda x: kept_rows(x) * ffn * behind,
             },
             ahead=lambda x: inner(x) * (3.0 if moe.gated else 2.0) + entering(x), alive=alive,
             half=SecondHalf(entering, inner, moe.gated),
         ),
-        product(second, "experts", moe.expert_bias, second=True, modules={"moe": 1.0}),
+        product(second, "experts", moe.expert_bias, modules={"moe": 1.0}),
         product(
-            back, "experts", biased, Weights(replicated=moe.latent * moe.latent_norm), second=True,
+            back, "experts", biased, Weights(replicated=moe.latent * moe.latent_norm),
             kept={"moe": lambda x: x.expert_tokens * returned},
         ),
     )  # fmt: skip
@@ -201,9 +194,9 @@ def _permuted(moe: Moe, run: Run) -> tuple[Amount, Amount]:
 def _activated(moe: Moe, run: Run) -> tuple[Amount, Amount]:
     """Bytes moved by the experts' activation, forward and backward."""
     if run.single():
-        ahead, back = ACTIVATION_PASSES[moe.gated]
+        ahead, back = mlp.ACTIVATION_PASSES[moe.gated]
     else:
-        ahead = activation_passes(moe.gated, run)[0]
+        ahead = mlp.activation_passes(moe.gated, run)[0]
         if moe.clamped and not run.kernels.fused_activation:
             ahead = CLAMPED_PASSES + BIAS_PASSES * moe.expert_bias
         back = 2.0 * ahead

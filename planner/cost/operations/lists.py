@@ -6,6 +6,7 @@ the embedding and the head, which stand outside layers (`embedding_and_loss.py`)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Final
@@ -69,10 +70,12 @@ def layer_operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
         if constants:
             keys = a.rotated_kv_heads * a.head_dim
             found += residual.multiplied(run, 2.0, lambda x: keys / x.kv_split, residual.MULTIPLIED_LAUNCHES)
+    behind: tuple[Operation, ...] = ()
     if layer.mlp is not None:
-        found += mlp.operations(layer.mlp, run, constants)
+        behind = mlp.operations(layer.mlp, run, constants)
     if layer.moe is not None:
-        found += experts.operations(layer.moe, run)
+        behind = experts.operations(layer.moe, run)
+    found += [replace(op, second=True) for op in behind]
     if layer.side:
         found += own_input.operations(layer.side, run)
     return tuple(op for op in found if op.product is None or op.product.in_features * op.product.out_features)

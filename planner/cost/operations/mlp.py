@@ -60,7 +60,7 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
 
     scalars = Weights(replicated=2 * (mlp.activation is Activation.XIELU))
     activation = Operation(
-        "mlp_act", "mlp", weights=scalars, modules={"mlp": 1.0}, graph="mlp", second=True, launches=run.launches(*LAUNCHES),
+        "mlp_act", "mlp", weights=scalars, modules={"mlp": 1.0}, graph="mlp", launches=run.launches(*LAUNCHES),
         moved=lambda x: passes[0] * inner(x), moved_back=lambda x: passes[1] * inner(x),
         kept={"mlp": lambda x: x.tokens * ffn * width / x.t},
         ahead=lambda x: inner(x) * (3.0 if mlp.gated else 2.0),
@@ -68,9 +68,9 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
         half=SecondHalf(lambda x: act * x.tokens * h, inner, mlp.gated),
     )  # fmt: skip
     return (
-        product(first, "mlp", mlp.bias, second=True, modules={"mlp": 1.0}),
+        product(first, "mlp", mlp.bias, modules={"mlp": 1.0}),
         activation,
-        product(second, "mlp", mlp.bias, second=True, modules={"mlp": 1.0}),
+        product(second, "mlp", mlp.bias, modules={"mlp": 1.0}),
         *summed_gradients(run, mlp.gated),
         *(multiplied(run, 1.0, lambda x: ffn / x.t) if multiplies else ()),
     )

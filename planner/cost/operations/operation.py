@@ -62,6 +62,21 @@ class Gemm:
     wide: bool = False
     linear: int = 1
 
+    def outputs(self, fused: bool = False) -> tuple[float, ...]:
+        """Outputs of the linear layers that it is, in order of execution; of one where they are `fused` [1]."""
+        if fused or self.linear == 1:
+            return (self.out_features + self.kv_out_features,)
+        if self.kv_out_features:
+            return self.out_features, self.kv_out_features / 2, self.kv_out_features / 2
+        return (self.out_features / self.linear,) * self.linear
+
+    def local(self, x: LayerShape) -> tuple[Array, Array]:
+        """Inputs and outputs of a rank's share [1]."""
+        ranks = x.et if self.expert else x.t
+        inputs = self.in_features / (ranks if self.shard is Shard.ROW else np.ones_like(ranks))
+        outputs = self.out_features / (ranks if self.shard is Shard.COLUMN else 1.0)
+        return inputs, outputs + self.kv_out_features / x.kv_split
+
 
 def gemm_flops(gemm: Gemm, tokens: Quantity) -> Quantity:
     """Forward FLOPs of one product over `tokens` [FLOP].
