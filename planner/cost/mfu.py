@@ -21,6 +21,7 @@ from planner.cost.operations.pairs import (
 )
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
 from planner.spec.layer import Layer
+from planner.spec.mixers import DeltaNet, StateSpace
 from planner.spec.model import ModelSpec
 
 
@@ -55,9 +56,22 @@ def _attention_per_pair(model: ModelSpec) -> float:
 
 
 def _megatron_scan(model: ModelSpec) -> float:
-    """Forward FLOPs per token of scans as Megatron-LM counts them, kind by kind [FLOP/token]."""
-    scans = ((layer.state_space, n) for layer, n in layer_counts(model) if layer.state_space)
-    return sum(n * SCANS[type(s)].megatron_flops(s) for s, n in scans)
+    """Forward FLOPs per token of scans as Megatron-LM counts them [FLOP/token].
+
+    Of a state space 7 heads head_dim state (megatron/training/training.py hybrid_flops, mamba_layer_flops): its
+    convolution is not counted, and where it takes twice the hidden width for heads x head_dim, those are taken. Of a
+    gated delta net 8 heads head_dim^2 and the convolution (transformer_flops). Of what it has not, all.
+    """
+    total = 0.0
+    for layer, n in layer_counts(model):
+        s = layer.state_space
+        if isinstance(s, DeltaNet):
+            total += n * (8.0 * s.inner * s.head_dim + 2.0 * s.conv * s.conv_width)
+        elif type(s) is StateSpace:
+            total += n * 7.0 * s.inner * s.state
+        elif s is not None:
+            total += n * float(SCANS[type(s)].flops(s, 1))
+    return total
 
 
 def weight_gradient_flops_per_token(model: ModelSpec) -> float:

@@ -75,12 +75,6 @@ def flops(s: DeltaNet, tokens: Quantity) -> Quantity:
     return tokens * (2 * s.conv * s.conv_width + delta_flops(s.heads, s.state, s.head_dim, s.chunk))
 
 
-def megatron_flops(s: DeltaNet) -> float:
-    """The same per token as Megatron-LM counts them, 8 heads head_dim^2 and the convolution (training.py
-    transformer_flops) [FLOP/token]."""
-    return 8.0 * s.inner * s.head_dim + 2.0 * s.conv * s.conv_width
-
-
 def launches(s: DeltaNet, seq: float, single: bool) -> float:
     """Forward launches of a layer; `single`: with norms and decays of channels operation by operation [1].
 

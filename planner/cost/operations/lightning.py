@@ -57,11 +57,6 @@ def operations(s: LightningAttention, run: Run, beside: bool) -> tuple[Operation
     return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, norm))
 
 
-def megatron_flops(s: LightningAttention) -> float:
-    """Forward FLOPs per token; Megatron-LM has none [FLOP/token]."""
-    return float(flops(s, 1))
-
-
 def launches(s: LightningAttention, seq: float, single: bool) -> float:
     """Forward launches of a layer over sequences of `seq` tokens; `single`: operation by operation [1]."""
     each, around = LAUNCHES[single]

@@ -33,11 +33,6 @@ def flops(s: ShortConvolution, tokens: Quantity) -> Quantity:
     return tokens * 2 * s.conv * s.conv_width
 
 
-def megatron_flops(s: ShortConvolution) -> float:
-    """The same per token; Megatron-LM has none [FLOP/token]."""
-    return float(flops(s, 1))
-
-
 def launches(s: ShortConvolution, seq: float, single: bool) -> float:
     """Forward launches of a layer; `single`: operation by operation [1]."""
     return LAUNCHES[single]

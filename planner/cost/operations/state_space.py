@@ -76,13 +76,6 @@ def flops(s: StateSpace, tokens: Quantity) -> Quantity:
     return tokens * (2 * s.conv * s.conv_width + pairs + 4 * s.state * s.inner)
 
 
-def megatron_flops(s: StateSpace) -> float:
-    """The same per token as Megatron-LM counts them, 7 heads head_dim state (megatron/training/training.py
-    hybrid_flops, mamba_layer_flops): its convolution is not counted, and where it takes twice the hidden width for
-    heads x head_dim, those are taken [FLOP/token]."""
-    return 7.0 * s.inner * s.state
-
-
 def reached_bandwidth(bandwidth: float) -> float:
     """Bytes/s at which kernels between projections move data on a device of this bandwidth [bytes/s]."""
     return bandwidth * float(np.interp(bandwidth, BANDWIDTHS, BANDWIDTH_SHARES))

@@ -27,7 +27,7 @@ def kinds_of(base: type[StateSpace]) -> set[type[StateSpace]]:
 def test_every_mixer_of_the_specification_has_a_module() -> None:
     assert set(SCANS) == kinds_of(StateSpace)
     for module in SCANS.values():
-        assert {"operations", "seconds", "megatron_flops"} <= set(vars(module))
+        assert {"operations", "seconds", "flops"} <= set(vars(module))
 
 
 @pytest.mark.parametrize("kind", AttentionKind)
