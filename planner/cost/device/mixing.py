@@ -23,7 +23,7 @@ from planner.cost.device.kernels import (
     misaligned_slowdown,
 )
 from planner.cost.device.rates import HALF, DeviceRates
-from planner.cost.network.context import context_kinds, gathers_in_ring, merged_bytes
+from planner.cost.network.context import gathers_in_ring, merged_bytes
 from planner.cost.operations.lists import SCANS, gathering_of
 from planner.cost.operations.sparse import Device, Sight, sight_of
 from planner.cost.operations.state_space import cut_of
@@ -84,8 +84,7 @@ class MixingModel:
         batch, seq = self._texts(keys)
         stack = self.rates.problem.stack
         kernel = stack.kernels.attention_of(a)
-        kinds = context_kinds(self.rates.problem, keys["cp_kind"])
-        ring = (x.c > 1) & (kinds == ContextKind.P2P)
+        ring = (x.c > 1) & (x.context == ContextKind.P2P)
         slower = self._slowdown(a, kernel, np.where(ring, seq / x.c, seq))
         if kernel is AttentionKernel.MEMORY_EFFICIENT:
             return self._masked(a, x, batch, seq, slower)
