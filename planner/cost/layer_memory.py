@@ -80,8 +80,12 @@ def layer_memory(
     released = sum(kept_by_part((op for op in ops if op.second), x).values(), zero)
     # queries, keys and values of all heads with a copy of them by ranks, to be scattered (Megatron-LM d98e8a6
     # core/tensor_parallel/mappings.py _reduce_scatter_along_last_dim)
-    whole = gradient_stream(run, x) + 2.0 * whole_qkv_bytes(problem, layer, x.tokens, x.t, run.act)
-    working = _largest((op.alive for op in ops), x, whole) + dequantised_bytes(problem, run, ops, x)
+    qkv = 2.0 * whole_qkv_bytes(problem, layer, x.tokens, x.t, run.act)
+    if layer.sublayers == 1:  # or those of queries, keys, values and the output
+        qkv = qkv + run.act * x.tokens * sum((sum(op.mixing(x)) for op in ops if op.mixing), zero)
+    working = _largest((op.alive for op in ops), x, gradient_stream(run, x) + qkv) + dequantised_bytes(
+        problem, run, ops, x
+    )
     if torch:
         working = np.maximum(working, backward_peak(run, layer, ops, x, parts, released))
     working = np.maximum(working, _largest((op.alive_late for op in ops), x, released) - released)

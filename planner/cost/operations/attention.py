@@ -20,7 +20,6 @@ from planner.cost.operations.pairs import attention_flops
 from planner.cost.operations.residual import MASK_BYTES, SUM_PASSES, gradient_stream, summed_gradients
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import ContextKind
-from planner.spec.layer import Layer
 from planner.spec.stack.kinds import AttentionKernel
 
 # Rotation of queries or keys in single operations. Forward: times the cosine 2, negation of a half 1, cat 2, times the
@@ -34,7 +33,7 @@ LAUNCHES: Final = (7.0, 24.0)
 SCORE_GRADIENT_BYTES = 12.0
 
 
-def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
+def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
     """Queries, keys and values in one product, rotation and norms, an indexer of blocks, attention, its output."""
     q, pairs = a.heads * a.head_dim, a.kv_heads * (a.head_dim + a.v_head_dim)
     linear = 3 if a.kv_width else 1
@@ -49,7 +48,7 @@ def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
         ),
         *(sparse_blocks.indexer(a, run) if a.chooses_blocks else ()),
         *lent(a, "qkv", lambda x: run.act * x.tokens * pairs / x.kv_split),
-        core(a, run, layer, *(sparse_blocks.held(a, run) if a.chooses_blocks else ())),
+        core(a, run, *(sparse_blocks.held(a, run) if a.chooses_blocks else ())),
         output(a, run),
     )  # fmt: skip
 
@@ -146,7 +145,7 @@ def widths(a: Attention, x: LayerShape) -> tuple[Array, Array, Array]:
 
 
 def core(
-    a: Attention, run: Run, layer: Layer, kept: dict[str, Amount] | None = None, late: Amount | None = None,
+    a: Attention, run: Run, kept: dict[str, Amount] | None = None, late: Amount | None = None,
 ) -> Operation:  # fmt: skip
     """Attention itself: to all keys, unless what it keeps and has alive (`Operation.alive_late`) is given."""
     act = run.act
@@ -159,7 +158,7 @@ def core(
         modules={"core_attn": 1.0}, graph="attn", launches=run.launches(*LAUNCHES), ahead=ahead,
         flops=lambda batch, seq: attention_flops(a, batch, seq), mixing=lambda x: widths(a, x),
         kept=kept or {"core_attn": lambda x: _kept_by_core(a, run, x)},
-        alive_late=late or (lambda x: _alive(a, run, layer, x)),
+        alive_late=late or (lambda x: _alive(a, run, x)),
     )  # fmt: skip
 
 
@@ -171,14 +170,11 @@ def _kept_by_core(a: Attention, run: Run, x: LayerShape) -> Array:
     return (kernels.score_bytes or run.act + dropped) * heads * x.tokens * x.seq_kv
 
 
-def _alive(a: Attention, run: Run, layer: Layer, x: LayerShape) -> Array:
-    """Gradients of q, k, v and the output; of unfused attention fp32 and 16-bit gradients of the softmax's input and
-    output, 12 bytes a score; under context parallelism its buffers."""
-    queries, outputs, pairs = widths(a, x)
-    wide = run.act * x.tokens * (queries + outputs + pairs) * (layer.sublayers == 1)
-    if layer.moe is None and not run.kernels.attention_of(a).tiled:
-        wide = np.maximum(wide, SCORE_GRADIENT_BYTES * a.heads / x.t * x.tokens * x.seq_kv)
-    alive = gradient_stream(run, x) + wide
+def _alive(a: Attention, run: Run, x: LayerShape) -> Array:
+    """Fp32 and 16-bit gradients of an unfused softmax's input and output, 12 bytes a score; buffers of context
+    parallelism."""
+    scores = a.heads / x.t * x.tokens * x.seq_kv * (not run.kernels.attention_of(a).tiled)
+    alive = gradient_stream(run, x) + SCORE_GRADIENT_BYTES * scores
     return np.where(x.c > 1, np.maximum(alive, context_working(a, run, x)), alive)
 
 

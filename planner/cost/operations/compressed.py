@@ -13,10 +13,9 @@ from planner.cost.cut import LayerShape
 from planner.cost.operations import attention, sparse
 from planner.cost.operations.operation import Array, Gemm, Operation, Run, Shard, Weights, product
 from planner.spec.attention import Attention
-from planner.spec.layer import Layer
 
 
-def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
+def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
     """Products down and up, compression and its gates, an indexer, attention, the output's groups, whose blocks make
     one product of the same work."""
     c = a.compression
@@ -41,7 +40,7 @@ def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
             norms=rank + a.head_dim * (1 + (c.rate > 0)), sums=0.0 if a.borrows_kv else 2.0,
         ),
         *sparse.indexer(a, run),
-        attention.core(a, run, layer, *sparse.held(a, run)),
+        attention.core(a, run, *sparse.held(a, run)),
         product(
             Gemm("out_groups", width // a.out_groups, grouped, Shard.COLUMN), "attention",
             kept={"attention_out": lambda x: run.saved * x.tokens * grouped / x.t},

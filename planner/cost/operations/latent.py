@@ -10,10 +10,9 @@ from planner.cost.cut import LayerShape
 from planner.cost.operations import attention, sparse
 from planner.cost.operations.operation import Amount, Array, Gemm, Operation, Run, Shard, product
 from planner.spec.attention import Attention
-from planner.spec.layer import Layer
 
 
-def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
+def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
     """Queries by way of a low rank, keys and values down and up, a gate, an indexer, attention, its output."""
     h, q, rank, chooses = run.hidden, a.heads * a.head_dim, a.q_lora_rank, a.indexer is not None
     expanded, up = a.heads * (a.qk_nope_dim + a.v_head_dim), {"mla_up_proj": 1.0}
@@ -34,7 +33,7 @@ def operations(a: Attention, run: Run, layer: Layer) -> tuple[Operation, ...]:
         ),
         *sparse.indexer(a, run),
         *attention.lent(a, "mla_streams", lambda x: run.act * x.tokens * a.kv_streams),
-        attention.core(a, run, layer, *(sparse.held(a, run) if chooses else ())),
+        attention.core(a, run, *(sparse.held(a, run) if chooses else ())),
         attention.output(a, run),
     )  # fmt: skip
 

@@ -66,7 +66,7 @@ def layer_operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
                 run, 2.0, lambda x: s.in_width + 0.0 * x.t, residual.MULTIPLIED_LAUNCHES
             )
     if a is not None:
-        found += attention_of(a).operations(a, run, layer)
+        found += attention_of(a).operations(a, run)
         if constants:
             keys = a.rotated_kv_heads * a.head_dim
             found += residual.multiplied(run, 2.0, lambda x: keys / x.kv_split, residual.MULTIPLIED_LAUNCHES)
