@@ -90,12 +90,12 @@ def _kept_inputs(a: Attention, run: Run, x: LayerShape) -> Array:
 
 
 def rotated(
-    a: Attention, run: Run, kept: dict[str, Amount], more: Amount | None = None, norms: int | None = None,
+    a: Attention, run: Run, kept: dict[str, Amount], more: Amount | None = None, norms: tuple[int, int] | None = None,
     sums: float = 1.0,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Rotation and norms of queries and keys, norms of values, a gate on the output. `more`: bytes moved beside, in
-    kernels of their own; `norms`: their parameters, if not those of queries and keys of all heads; `sums`: of gradients
-    of the stream that several products read."""
+    kernels of their own; `norms`: their parameters and tensors, if not those of queries and keys of all heads; `sums`:
+    of gradients of the stream that several products read."""
     act, gated = run.act, a.gate_width > 0
     count, norm = rotations(a, run), run_norm_bytes(run)
 
@@ -121,9 +121,10 @@ def rotated(
         return x.tokens * (moved + lent)
 
     one = run.single(run.kernels.fused_rotary)
+    parameters, tensors = norms or (_qk_norm_parameters(a), 2 * (a.qk_norm is not QkNorm.NONE))
     operation = Operation(
         "qkv", "norms", modules={"mla_up_proj": 1.0}, kept=kept,
-        weights=Weights(replicated=_qk_norm_parameters(a) if norms is None else norms),
+        weights=Weights(replicated=parameters), tensors=tensors,
         moved=(lambda x: single(x, False)) if one else fused, moved_back=(lambda x: single(x, True)) if one else None,
     )  # fmt: skip
     return operation, *summed_gradients(run, sums)
@@ -155,6 +156,7 @@ def core(
 
     return Operation(
         "core_attn", "attention", weights=Weights(column_row=a.heads * (a.sinks + 2 * a.scaled)),
+        tensors=a.sinks + 2 * a.scaled,
         modules={"core_attn": 1.0}, graph="attn", launches=run.launches(*LAUNCHES), ahead=ahead,
         flops=lambda batch, seq: attention_flops(a, batch, seq), mixing=lambda x: widths(a, x),
         kept=kept or {"core_attn": lambda x: _kept_by_core(a, run, x)},

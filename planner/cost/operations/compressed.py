@@ -34,10 +34,10 @@ def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
         product(Gemm("q_a", h, rank, Shard.NONE), "attention"),
         product(Gemm("q_b", rank, a.heads * a.head_dim, Shard.COLUMN), "attention", modules=up),
         product(Gemm("kv_a", h, a.head_dim, Shard.NONE), "attention"),
-        product(Gemm("compress", h, 2 * c.series * a.head_dim, Shard.NONE), "attention", more=positions),
+        product(Gemm("compress", h, 2 * c.series * a.head_dim, Shard.NONE), "attention", False, positions, 2),
         *attention.rotated(
             a, run, {"mla_streams": streams}, lambda x: sparse.compressed_bytes(a, x.tokens, x.t, act),
-            norms=rank + a.head_dim * (1 + (c.rate > 0)), sums=0.0 if a.borrows_kv else 2.0,
+            norms=(rank + a.head_dim * (1 + (c.rate > 0)), 2 + (c.rate > 0)), sums=0.0 if a.borrows_kv else 2.0,
         ),
         *sparse.indexer(a, run),
         attention.core(a, run, *sparse.held(a, run)),

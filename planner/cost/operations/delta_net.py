@@ -53,7 +53,7 @@ def operations(s: DeltaNet, run: Run, beside: bool) -> tuple[Operation, ...]:
         product(Gemm("gate_down", run.hidden, s.ranks, Shard.NONE), s.kind),
         product(Gemm("gate_up", s.gate_rank, s.ranked_width, Shard.COLUMN), s.kind),
     )
-    scan = Scan(flops, kept_parts, working_bytes, launches, scalars)
+    scan = Scan(flops, kept_parts, working_bytes, launches, scalars, 3)
     return scan_operations(s, run, beside, scan, gates)
 
 

@@ -70,6 +70,7 @@ def operations(moe: Moe, run: Run) -> tuple[Operation, ...]:
     weights = moe.choices * (h + moe.router_bias) + (h + moe.experts) * moe.router_scale
     router = Operation(
         "router", "router", Gemm("router", h, moe.choices, Shard.NONE, wide=True), Weights(router=weights),
+        tensors=1 + moe.router_bias + 2 * moe.router_scale,
         graph="moe_router", moved=lambda x: 16.0 * x.expert_tokens * moe.choices,
         kept={"moe": lambda x: x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)},
     )  # fmt: skip
@@ -86,14 +87,14 @@ def _shared(moe: Moe, run: Run) -> tuple[Operation, ...]:
     biased = Weights(shared=ffn * h, replicated=h * moe.shared_bias)
     return (
         Operation(
-            "shared_fc1", "shared_experts", first, weights, modules={"shared_experts": 1.0}
+            "shared_fc1", "shared_experts", first, weights, 1 + moe.shared_bias, modules={"shared_experts": 1.0}
         ),
         Operation(
             "shared", graph="moe_router", modules={"shared_experts": 1.0},
             moved=lambda x: run.act * x.tokens * passes * ffn / x.t,
             kept={"shared_experts": lambda x: x.tokens * ffn * width / x.t},
         ),
-        Operation("shared_fc2", "shared_experts", second, biased),
+        Operation("shared_fc2", "shared_experts", second, biased, 1 + moe.shared_bias),
         product(Gemm("shared_gate", h, int(moe.shared_gate), Shard.NONE), "shared_experts"),
     )  # fmt: skip
 
@@ -158,7 +159,7 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
         ),
         product(second, "experts", moe.expert_bias, modules={"moe": 1.0}),
         product(
-            back, "experts", biased, Weights(replicated=moe.latent * moe.latent_norm),
+            back, "experts", biased, Weights(replicated=moe.latent * moe.latent_norm), int(moe.latent_norm),
             kept={"moe": lambda x: x.expert_tokens * returned},
         ),
     )  # fmt: skip

@@ -29,7 +29,10 @@ def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
         product(Gemm("head_gate", h, a.gate_width, Shard.COLUMN), "attention"),
         *attention.rotated(
             a, run, kept, (lambda x: sparse.absorbed_bytes(a, x.tokens, x.t, run.act)) if chooses else None,
-            norms=rank + (not a.borrows_kv) * (a.kv_lora_rank + a.qk_rope_dim * a.rotated_norm),
+            norms=(
+                rank + (not a.borrows_kv) * (a.kv_lora_rank + a.qk_rope_dim * a.rotated_norm),
+                (rank > 0) + (not a.borrows_kv) * (1 + a.rotated_norm),
+            ),
         ),
         *sparse.indexer(a, run),
         *attention.lent(a, "mla_streams", lambda x: run.act * x.tokens * a.kv_streams),

@@ -54,7 +54,9 @@ LAUNCHES: Final = {True: (13.0, 25.0), False: (9.0, 8.0)}
 def operations(s: LightningAttention, run: Run, beside: bool) -> tuple[Operation, ...]:
     """Lightning attention, which has a norm alone (transformers, models/minimax)."""
     norm = Weights(column_row=s.inner * s.norm)
-    return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, norm))
+    return scan_operations(
+        s, run, beside, Scan(flops, kept_parts, working_bytes, launches, norm, int(s.norm))
+    )
 
 
 def launches(s: LightningAttention, seq: float, single: bool) -> float:

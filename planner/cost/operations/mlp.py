@@ -58,9 +58,10 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
     def inner(x: LayerShape) -> Array:
         return act * x.tokens * ffn / x.t
 
-    scalars = Weights(replicated=2 * (mlp.activation is Activation.XIELU))
+    scalars = 2 * (mlp.activation is Activation.XIELU)
     activation = Operation(
-        "mlp_act", "mlp", weights=scalars, modules={"mlp": 1.0}, graph="mlp", launches=run.launches(*LAUNCHES),
+        "mlp_act", "mlp", weights=Weights(replicated=scalars), tensors=scalars, modules={"mlp": 1.0},
+        graph="mlp", launches=run.launches(*LAUNCHES),
         moved=lambda x: passes[0] * inner(x), moved_back=lambda x: passes[1] * inner(x),
         kept={"mlp": lambda x: x.tokens * ffn * width / x.t},
         ahead=lambda x: inner(x) * (3.0 if mlp.gated else 2.0),

@@ -105,6 +105,7 @@ def operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     return (
         Operation(
             "layernorm", "norms", weights=Weights(replicated=scales), modules={"layernorm": reached},
+            tensors=layer.norms * (1 + layer.norm_bias) * layer.norm_weight,
             moved=lambda x: norms * ahead * run.stream(x), moved_back=lambda x: norms * back * run.stream(x),
             kept=kept,
         ),

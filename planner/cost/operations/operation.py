@@ -221,6 +221,7 @@ class Operation:
     kind: str = ""  # of the parameters it reads, of `params.KINDS`
     product: Gemm | None = None
     weights: Weights = NO_PARAMETERS
+    tensors: int = 0  # that the weights are [1]
     # Of one that is no product with weights: forward FLOPs of (batch, sequence) over the full square, and backward
     # ones, twice as many if None [FLOP].
     flops: Callable[[Any, Any], Any] | None = None
@@ -246,10 +247,10 @@ class Operation:
 
 
 def product(
-    gemm: Gemm, kind: str, bias: bool = False, more: Weights = NO_PARAMETERS, **fields: Any
+    gemm: Gemm, kind: str, bias: bool = False, more: Weights = NO_PARAMETERS, tensors: int = 0, **fields: Any
 ) -> Operation:
-    """A product with a matrix of parameters, with a `bias` of its outputs; `more`: others that it reads, `fields`: of
-    `Operation`. A bias of outputs that ranks sum up is whole on each."""
+    """A product with a matrix of parameters, with a `bias` of its outputs; `more`: others that it reads, in so many
+    `tensors`, `fields`: of `Operation`. A bias of outputs that ranks sum up is whole on each."""
     n, out = gemm.groups, gemm.out_features
     matrix, biases = n * gemm.in_features * out, n * out * bias
     if gemm.expert:
@@ -261,4 +262,4 @@ def product(
         weights = Weights(column_row=matrix, replicated=biases)
     else:
         weights = Weights(replicated=matrix + biases)
-    return Operation(gemm.name, kind, gemm, weights + more, **fields)
+    return Operation(gemm.name, kind, gemm, weights + more, n * (1 + bias) + tensors, **fields)

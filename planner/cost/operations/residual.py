@@ -102,7 +102,7 @@ def _weighed_streams(layer: Layer, run: Run) -> tuple[Operation, ...]:
     its biases, a scale of the input's weights, of the output's and of the mixture's."""
     weights = Gemm("streams", layer.streams * run.hidden, layer.stream_weights, Shard.NONE, wide=True)
     scales = Weights(replicated=3 - layer.streams_apart)
-    return (product(weights, "residual_streams", bias=True, more=scales),) * layer.sublayers
+    return (product(weights, "residual_streams", True, scales, 3 - layer.streams_apart),) * layer.sublayers
 
 
 def _attended_sums(layer: Layer, run: Run) -> tuple[Operation, ...]:
@@ -113,7 +113,7 @@ def _attended_sums(layer: Layer, run: Run) -> tuple[Operation, ...]:
     return (
         Operation(
             "residual_attention", "attention_residuals",
-            weights=Weights(replicated=2 * run.hidden * len(layer.earlier)),
+            weights=Weights(replicated=2 * run.hidden * len(layer.earlier)), tensors=2 * len(layer.earlier),
             moved=lambda x: RESIDUAL_BYTES * sums * run.stream(x),
             kept={"residual": lambda x: RESIDUAL_KEPT * sums * run.stream(x)},
             alive_late=(lambda x: (run.act + RESIDUAL_WORKING * most) * run.stream(x)) if most else None,

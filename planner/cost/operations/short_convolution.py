@@ -25,7 +25,7 @@ LAUNCHES: Final = {True: 14.0, False: 7.0}
 
 def operations(s: ShortConvolution, run: Run, beside: bool) -> tuple[Operation, ...]:
     """The gated convolution, which has nothing but its projections and taps (transformers, models/lfm2)."""
-    return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, Weights()))
+    return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, Weights(), 0))
 
 
 def flops(s: ShortConvolution, tokens: Quantity) -> Quantity:

@@ -164,13 +164,13 @@ def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
         2 * x.head_dim + 2 * (h + x.heads) * x.scaled if c is None else x.head_dim * (c.series * c.rate + 1)
     )
 
-    def projection(name: str, inputs: int, outputs: int, more: int = 0) -> Operation:
+    def projection(name: str, inputs: int, outputs: int, more: int = 0, tensors: int = 0) -> Operation:
         gemm = Gemm(name, inputs, outputs, Shard.REPEATED, detached=True, frozen=not x.trained)
-        return product(gemm, "indexer", more=Weights(replicated=more))
+        return product(gemm, "indexer", False, Weights(replicated=more), tensors)
 
     products = (
         projection("index_q", a.q_lora_rank or h, x.heads * x.head_dim),
-        projection("index_k", h, keys * x.head_dim, more),
+        projection("index_k", h, keys * x.head_dim, more, 3 if c else 2 + 4 * x.scaled),
         projection("index_weights", h, x.heads),
     )
     return index_operations(a, products)

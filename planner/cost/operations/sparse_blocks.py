@@ -64,8 +64,8 @@ def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
     return index_operations(
         a,
         (
-            Operation("index_q", "indexer", queries, weights),
-            product(key, "indexer", more=Weights(replicated=2 * x.head_dim)),
+            Operation("index_q", "indexer", queries, weights, 1),
+            product(key, "indexer", False, Weights(replicated=2 * x.head_dim), 2),
         ),
     )
 

@@ -56,7 +56,9 @@ class Cut:
 def operations(s: StateSpace, run: Run, beside: bool) -> tuple[Operation, ...]:
     """A Mamba-2 mixer; `beside` attention, whose norm it shares."""
     scalars = Weights(column_row=3 * s.scalars * s.heads + s.inner * s.norm)
-    return scan_operations(s, run, beside, Scan(flops, kept_parts, working_bytes, launches, scalars, "mamba"))
+    return scan_operations(
+        s, run, beside, Scan(flops, kept_parts, working_bytes, launches, scalars, 3 + s.norm, "mamba")
+    )
 
 
 def launches(s: StateSpace, seq: float, single: bool) -> float:
@@ -93,13 +95,14 @@ def cut_of(s: StateSpace, tokens: Quantity, t: Quantity, c: Quantity) -> Cut:
 
 class Scan(NamedTuple):
     """What one kind does between its projections: FLOPs of tokens, bytes kept by part and alive in the backward pass,
-    forward launches, parameters of heads and norms, the module of CUDA graphs that holds it."""
+    forward launches, parameters of heads and norms and their tensors, the module of CUDA graphs that holds it."""
 
     flops: Callable[[Any, Quantity], Quantity]
     kept_parts: Callable[[Any, Cut, float, float, bool], dict[str, Quantity]]
     working_bytes: Callable[[Any, Cut, float], Quantity]
     launches: Callable[[Any, float, bool], float]
     weights: Weights
+    tensors: int
     graph: str = "attn"
 
 
@@ -123,6 +126,7 @@ def scan_operations(
         *gates,
         Operation(
             "scan", s.kind, weights=convolution + scan.weights, graph=scan.graph,
+            tensors=(s.conv > 0) * (1 + s.conv_bias) + scan.tensors,
             flops=lambda batch, seq: scan.flops(s, batch * seq),
             kept={part: kept(part) for part in ("state_space", "state_out")},
             alive_late=lambda x: act * run.stream(x) + scan.working_bytes(s, cut(x), act),

@@ -72,13 +72,13 @@ class TestWork:
         mixed = replace(layer, streams_apart=False)
         weigh = [[g.out_features for g in layer_gemms(y, 256) if g.name == "streams"] for y in (layer, mixed)]
         assert weigh == [[8, 8], [24, 24]]
-        assert layer_tensors(mixed)[1] - layer_tensors(layer)[1] == 2  # a scale of each branch
+        assert layer_tensors(mixed, 256)[1] - layer_tensors(layer, 256)[1] == 2  # a scale of each branch
 
     def test_a_gate_and_sinks_are_tensors(self) -> None:
         layer = read().layers[0]
         assert layer.attention is not None
         plain = replace(layer, attention=replace(layer.attention, output_gate=False, sinks=False))
-        assert layer_tensors(layer)[1] - layer_tensors(plain)[1] == 2
+        assert layer_tensors(layer, 256)[1] - layer_tensors(plain, 256)[1] == 2
 
     def test_sparse_attention_keeps_its_gate_and_what_it_multiplies(self) -> None:
         """Bytes a token of 64 heads of 256 values, 2 each: the gate, and the output before it."""
