@@ -10,15 +10,9 @@ from enum import StrEnum
 import numpy as np
 
 from planner.cost.flops import layer_counts, model_counts, outer_gemms
+from planner.cost.operations import pairs
 from planner.cost.operations.lists import SCANS, layer_gemms
 from planner.cost.operations.operation import Quantity, gemm_flops
-from planner.cost.operations.pairs import (
-    attention_flops,
-    indexer_backward_flops,
-    indexer_flops,
-    scored_pairs,
-    seen_pairs,
-)
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
 from planner.spec.layer import Layer
 from planner.spec.mixers import DeltaNet, StateSpace
@@ -51,7 +45,9 @@ def _megatron_linear(model: ModelSpec) -> float:
 def _attention_per_pair(model: ModelSpec) -> float:
     """Forward FLOPs of all layers' attention for one query and one key [FLOP]."""
     return sum(
-        n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model) if layer.attention
+        n * pairs.attention_flops(layer.attention, 1, 1)
+        for layer, n in layer_counts(model)
+        if layer.attention
     )
 
 
@@ -95,9 +91,9 @@ def _indexed_flops_per_token(layer: Layer, hidden: int, seq: Quantity) -> Quanti
     a = layer.attention
     assert a is not None
     projections = sum(gemm_flops(gemm, 1) for gemm in layer_gemms(layer, hidden) if gemm.detached)
-    scores = indexer_flops(a, scored_pairs(a, seq) / seq)
-    learning = indexer_backward_flops(a, projections * seq, seq) / seq
-    core = 2 * a.heads * (a.latent_dim + a.latent_value) * seen_pairs(a, seq)
+    scores = pairs.indexer_flops(a, pairs.scored_pairs(a, seq) / seq)
+    learning = pairs.indexer_backward_flops(a, projections * seq, seq) / seq
+    core = 2 * a.heads * (a.latent_dim + a.latent_value) * pairs.seen_pairs(a, seq)
     return 3 * core / seq + scores + learning - 2 * projections
 
 
@@ -118,7 +114,7 @@ def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
             continue
         window = layer.attention.window
         width = seq if window is None else np.minimum(window, seq)
-        total = total + 3 * count * attention_flops(layer.attention, 1, 1) * width / 2
+        total = total + 3 * count * pairs.attention_flops(layer.attention, 1, 1) * width / 2
     return total
 
 

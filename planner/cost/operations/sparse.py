@@ -21,6 +21,7 @@ import numpy as np
 
 from planner.cost.cut import LayerShape
 from planner.cost.device.kernels import FP32_SHARE
+from planner.cost.operations import pairs
 from planner.cost.operations.operation import (
     Amount,
     Gemm,
@@ -30,15 +31,6 @@ from planner.cost.operations.operation import (
     Weights,
     gemm_flops,
     product,
-)
-from planner.cost.operations.pairs import (
-    compressed_keys,
-    indexer_backward_flops,
-    indexer_flops,
-    scored_keys,
-    scored_pairs,
-    seen_pairs,
-    taught_pairs,
 )
 from planner.spec.attention import Attention
 from planner.spec.indexer import Indexer, IndexerLoss
@@ -111,15 +103,15 @@ class Sight:
 
 def sight_of(a: Attention, batch: Quantity, seq: Quantity, t: Quantity, c: Quantity, packed: bool) -> Sight:
     """The share of one of t x c ranks: heads dealt over t, queries evenly over c, keys gathered from all of c."""
-    each, keys = batch / c, seq + compressed_keys(a, seq)
+    each, keys = batch / c, seq + pairs.compressed_keys(a, seq)
     return Sight(
         queries=each * seq,
         keys=keys,
         gathered=batch * keys,
-        scored=scored_keys(a, seq),
-        chosen=each * seen_pairs(a, seq),
-        causal=each * scored_pairs(a, seq),
-        taught=each * taught_pairs(a, seq),
+        scored=pairs.scored_keys(a, seq),
+        chosen=each * pairs.seen_pairs(a, seq),
+        causal=each * pairs.scored_pairs(a, seq),
+        taught=each * pairs.taught_pairs(a, seq),
         heads=a.heads / t,
         local=np.where(np.asarray(c) > 1, float(packed), 1.0),
     )
@@ -140,10 +132,10 @@ def index_operations(a: Attention, products: tuple[Operation, ...]) -> tuple[Ope
 
     def learning(batch: Quantity, seq: Quantity) -> Quantity:
         projections = sum(gemm_flops(op.product, seq) for op in products if op.product)
-        return batch * indexer_backward_flops(a, projections, seq)
+        return batch * pairs.indexer_backward_flops(a, projections, seq)
 
     scores = Operation(
-        "indexer", flops=lambda batch, seq: indexer_flops(a, batch * seq * scored_keys(a, seq)),
+        "indexer", flops=lambda batch, seq: pairs.indexer_flops(a, batch * seq * pairs.scored_keys(a, seq)),
         flops_back=learning,
     )  # fmt: skip
     return (*products, scores)
