@@ -11,34 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.cost.operations import embedding_and_loss
 from planner.cost.operations.lists import model_operations
-from planner.cost.operations.operation import Gemm, Operation, Shard, gemm_flops
+from planner.cost.operations.operation import Gemm, Operation, gemm_flops
 from planner.spec.layer import Layer
 from planner.spec.model import ModelSpec
 
 
-def head_gemm(model: ModelSpec) -> Gemm:
-    """The projection onto the vocabulary, tied or not."""
-    return Gemm("head", model.embedding_width, model.vocab, Shard.COLUMN)
-
-
 def outer_gemms(model: ModelSpec) -> tuple[Gemm, ...]:
-    """Products outside the layers: the head, the projections of a narrower embedding, MTP's projections.
-
-    Each multi-token-prediction module projects the embedding and every residual stream, hidden -> hidden each, and runs
-    the head again; layers' own inputs are a projection of the embedding, too.
-    """
-    n = model.streams
-    gemms = [head_gemm(model)] * (1 + model.mtp_layers)
-    gemms += [Gemm("mtp_projection", (1 + n) * model.hidden, model.hidden, Shard.NONE)] * model.mtp_layers
-    if n > 1:
-        gemms += [Gemm("last_streams", n * model.hidden, n, Shard.NONE)] * (1 + model.mtp_layers)
-    if model.side_width:
-        gemms.append(Gemm("side_inputs", model.hidden, model.side_width, Shard.NONE))
-    if model.embedding_width != model.hidden:
-        gemms.append(Gemm("project_in", model.embedding_width, model.hidden, Shard.NONE))
-        gemms.append(Gemm("project_out", model.hidden, model.embedding_width, Shard.NONE))
-    return tuple(gemms)
+    """Products outside the layers."""
+    return tuple(op.product for op in embedding_and_loss.operations(model) if op.product is not None)
 
 
 @dataclass(frozen=True)
@@ -82,10 +64,9 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
     Linear: 2 x tokens x active matrix parameters. Attention: 2 b s^2 a (d_qk + d_v) per layer. Agrees with
     counts made on the transformers implementations to the last FLOP. Integers in, integers out.
     """
-    outer = [Operation(gemm.name, product=gemm) for gemm in outer_gemms(model)]
     forward: dict[str, float] = dict.fromkeys(("linear", "core_attn", "scan", "indexer"), 0)
     backward: float = 0
-    for ops, count in [(outer, 1), *model_counts(model)]:
+    for ops, count in [(embedding_and_loss.operations(model), 1), *model_counts(model)]:
         for op in ops:
             if op.product is not None:
                 ahead = count * gemm_flops(op.product, batch * seq)

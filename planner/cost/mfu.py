@@ -13,7 +13,7 @@ from planner.cost.flops import layer_counts, model_counts, outer_gemms
 from planner.cost.operations import pairs
 from planner.cost.operations.lists import SCANS, layer_gemms
 from planner.cost.operations.operation import Quantity, gemm_flops
-from planner.cost.params import embedding_parameters, model_parameters, position_parameters
+from planner.cost.params import model_parameters, outer_parameters
 from planner.spec.layer import Layer
 from planner.spec.mixers import DeltaNet, StateSpace
 from planner.spec.model import ModelSpec
@@ -132,8 +132,8 @@ def torchtitan_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     torchtitan's `get_nparams_and_flops` (2024, 2025): the input table does not count, the head does.
     A tied table is one parameter there and is not counted at all.
     """
-    tables = embedding_parameters(model) + position_parameters(model)
-    return palm_flops_per_token(model, seq) - 6 * tables
+    outer = outer_parameters(model)
+    return palm_flops_per_token(model, seq) - 6 * (outer["embedding"] + outer["position"])
 
 
 def nanotron_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:

@@ -36,17 +36,7 @@ from planner.cost.network.communicators import communicator_bytes
 from planner.cost.network.traffic import group_links
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import Shard
-from planner.cost.params import (
-    embedding_parameters,
-    head_parameters,
-    last_residual_parameters,
-    last_stream_parameters,
-    layer_parameters,
-    mtp_parameters,
-    outer_norm_parameters,
-    position_parameters,
-    rotation_parameters,
-)
+from planner.cost.params import layer_parameters, outer_parameters
 from planner.cost.params_fp8 import narrow_weights
 from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
@@ -477,8 +467,8 @@ class ShardModel:
     def _first_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
-        whole = position_parameters(model) + rotation_parameters(model)
-        return embedding_parameters(model) * padding / t + whole
+        outer = outer_parameters(model)
+        return outer["embedding"] * padding / t + outer["position"]
 
     def copied_embedding(self, t: Array) -> Array:
         """Parameters of the embedding that the stage of the head holds once more where it is another one's: as the tied
@@ -509,16 +499,12 @@ class ShardModel:
         return padded_vocabulary(self.problem, t) * float(self.problem.model.hidden) / t
 
     def _last_stage_parameters(self, t: Array) -> Array:
-        model = self.problem.model
+        model, outer = self.problem.model, outer_parameters(self.problem.model)
         padding = padded_vocabulary(self.problem, t) / model.vocab
-        extra = mtp_parameters(model) - sum(n * self.parameters[kind].total for kind, n in model.mtp_kinds)
         # the projection is dealt by columns (Megatron-LM d98e8a6 core/transformer/multi_token_prediction.py, eh_proj)
         projections = model.mtp_layers * 2.0 * model.hidden**2
         return (
-            head_parameters(model) * padding / t
-            + outer_norm_parameters(model)
-            + last_stream_parameters(model)
-            + last_residual_parameters(model)
-            + max(extra, 0)
+            outer["head"] * padding / t
+            + sum(outer[kind] for kind in ("final_norm", "residual_streams", "attention_residuals", "mtp"))
             - projections * (1.0 - 1.0 / t)
         )

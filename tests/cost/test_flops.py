@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.published_data import published, published_cases
-from planner.cost.flops import head_gemm, model_flops
+from planner.cost.flops import model_flops, outer_gemms
 from planner.cost.mfu import (
     MfuConvention,
     core_forward_flops_per_token,
@@ -53,7 +53,7 @@ def test_a_llama_layer_by_hand() -> None:
     assert gemms["mlp_fc1"].out_features == 2 * 14336
     assert [gemm.shard for gemm in gemms.values()] == [Shard.COLUMN, Shard.ROW] * 2
     assert gemm_flops(qkv, 10) == 2 * 10 * 4096 * 6144
-    assert head_gemm(spec).out_features == 128256
+    assert [gemm.out_features for gemm in outer_gemms(spec)] == [128256]
 
 
 def test_experts_and_latent_attention_by_hand() -> None:

@@ -1,7 +1,7 @@
-"""What do the embedding, the head and the loss keep, need and move, per micro-batch?
+"""What do the embedding, the head and the loss multiply by, keep, need and move, per micro-batch?
 
 Single operations of PyTorch are counted in transformers (loss/loss_utils.py ForCausalLMLoss) as those of norms are
-(`norms.py`). Left out: their products (`flops.outer_gemms`) and time (`edges.py`).
+(`norms.py`). Left out: their time (`edges.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from planner.cost.operations.norms import (
     norm_bytes,
     wide_norm_bytes,
 )
-from planner.cost.operations.operation import Array, Run
+from planner.cost.operations.operation import (
+    Array,
+    Gemm,
+    Operation,
+    Run,
+    Shard,
+    Weights,
+    product,
+    with_something,
+)
 from planner.cost.operations.residual import MULTIPLIED_PASSES, RESIDUAL_KEPT, SUM_PASSES
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
@@ -30,6 +39,51 @@ from planner.spec.stack.time import Kernels
 # copies of fp32 logits at the peak of Megatron-LM's native fusion, as of PyTorch's loss: of two peaks of NeMo (logs of
 # NVIDIA/dgxc-benchmarking, llama3 8B), what is left for the loss is 10 and 14 bytes a logit, 12 counted
 COMPILED_PEAK = 3.0
+
+
+def operations(model: ModelSpec) -> tuple[Operation, ...]:
+    """What stands outside the layers, without those that have neither products nor parameters.
+
+    The embedding with tables of layers' own inputs, their projection, a widening one (OPT-350m); positions, and factors
+    of the frequencies with which pairs of channels turn, one set for all layers, which later stages hold once more
+    (transformers 5.24 models/mistral_large4/modeling_mistral_large4.py MistralLarge4TextRotaryEmbedding.alpha); norms
+    after the embedding, before the head and of layers' own inputs; what sums up the residual streams (a projection, its
+    biases, a scale), or the stretches of layers (a query, a norm of keys); the head, whose weight is 0 where it is
+    tied. Of every multi-token-prediction module without its layers: a projection of the embedding and every residual
+    stream, three norms (of the previous hidden state, of the next token's embedding, before the head; Liu et al. 2024,
+    arXiv 2412.19437, section 2.2), what sums up its streams (Megatron-Bridge models/deepseek/deepseek_v4_bridge.py:
+    hc_head of a prediction layer), and the head again.
+    """
+    h, width, n, side = model.hidden, model.embedding_width, model.streams, model.side_width
+    scale = h * (1 + model.norm_bias) * model.norm_weight
+    norms = scale * (model.final_norm + model.embedding_norm) + max(layer.side for layer in model.layer_kinds)
+    narrow = width if width != h else 0
+    head, streams = Gemm("head", width, model.vocab, Shard.COLUMN), Gemm("last_streams", n * h, n, Shard.NONE)
+    summed = Weights(replicated=n * (n * h + 1) + 1)
+    logits = width * model.vocab * (not model.tied_embeddings) + model.vocab * model.head_bias
+
+    def table(kind: str, parameters: int) -> Operation:
+        return Operation(kind, kind, weights=Weights(replicated=parameters))
+
+    ahead = (
+        table("embedding", model.vocab * width + model.side_vocab * side),
+        product(Gemm("project_in", narrow, h, Shard.NONE), "embedding"),
+        product(Gemm("side_inputs", h, side, Shard.NONE), "embedding"),
+        table("position", model.position_rows * h + model.rotary_scales),
+        table("final_norm", norms),
+        table("attention_residuals", 2 * h * model.attends_to_residuals),
+        *((Operation("last_streams", "residual_streams", streams, summed),) if n > 1 else ()),
+        product(Gemm("project_out", h, narrow, Shard.NONE), "head"),
+        Operation("head", "head", head, Weights(column_row=logits)),
+    )
+    projection = Gemm("mtp_projection", (1 + n) * h, h, Shard.NONE)
+    predicting = (
+        Operation("mtp_projection", "mtp", projection, Weights(replicated=2 * h**2)),
+        table("mtp", 3 * scale),
+        *((Operation("last_streams", "mtp", streams, summed),) if n > 1 else ()),
+        Operation("head", "mtp", head),
+    )
+    return with_something((*ahead, *predicting * model.mtp_layers))
 
 
 @dataclass(frozen=True)

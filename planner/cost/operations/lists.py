@@ -27,7 +27,7 @@ from planner.cost.operations import (
     sparse_blocks,
     state_space,
 )
-from planner.cost.operations.operation import Gemm, Operation, Run
+from planner.cost.operations.operation import Gemm, Operation, Run, with_something
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.layer import Layer
 from planner.spec.mixers import DeltaNet, LightningAttention, ShortConvolution, StateSpace
@@ -78,7 +78,7 @@ def layer_operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     found += [replace(op, second=True) for op in behind]
     if layer.side:
         found += own_input.operations(layer.side, run)
-    return tuple(op for op in found if op.product is None or op.product.in_features * op.product.out_features)
+    return with_something(found)
 
 
 @lru_cache(maxsize=512)

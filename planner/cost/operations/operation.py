@@ -7,7 +7,7 @@ a column of them. Left out: what lists are summed up to (`flops.py`, `params.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
@@ -263,3 +263,9 @@ def product(
     else:
         weights = Weights(replicated=matrix + biases)
     return Operation(gemm.name, kind, gemm, weights + more, n * (1 + bias) + tensors, **fields)
+
+
+def with_something(ops: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Operations without products of nothing."""
+    gemms = ((op, op.product) for op in ops)
+    return tuple(op for op, gemm in gemms if gemm is None or gemm.in_features * gemm.out_features)
