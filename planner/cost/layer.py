@@ -47,17 +47,8 @@ TIME_TERMS = ("gemm", "attention", "indexer", "memory_bound", "tp_comm", "cp_com
 
 # fields of `LayerCost` that blocks of a layer add to
 _ADDED = (
-    "host",
-    "again",
-    "again_full",
-    "time",
-    "time_full",
-    "forward_time",
-    "weight_gradient",
-    "hidden",
-    "due",
-    "kept",
-)
+    "host", "again", "again_full", "time", "time_full", "forward_time", "weight_gradient", "hidden", "due", "kept",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -242,13 +233,13 @@ class LayerModel:
     def _passes(self, layer: Layer, keys: ConfigTable, x: LayerShape, groups: Groups) -> _Passes:
         """What the device does in both passes, and what of communication its computation does not hide [s]."""
         _, ops = self.operations(layer, self.recipe)
-        gemms = {op.name: op.product for op in ops if op.product is not None}
-        products = {
-            name: self.adapters.with_adapter(
+        gemms = [op.product for op in ops if op.product is not None]
+        products = [
+            self.adapters.with_adapter(
                 self.products.gemm(gemm, x, groups, narrow=not layer.wide), gemm, x, groups
             )
-            for name, gemm in gemms.items()
-        }
+            for gemm in gemms
+        ]
         attention, indexer, context, tensor = self._attention(layer, x, keys, groups)
         scan = self.mixing.scan(layer, x, keys)
         memory, memory_behind = self.passes.memory_bound(ops, x)
@@ -257,10 +248,10 @@ class LayerModel:
         zero = np.zeros(len(keys))
         passes = sum(memory.values(), zero)
         moved = passes + scan[0], memory_behind + scan[1]
-        weight_gradient = sum((g.weight_gradient for g in products.values()), zero)
+        weight_gradient = sum((g.weight_gradient for g in products), zero)
         linear = (
-            sum((g.forward for g in products.values()), zero),
-            sum((g.input_gradient for g in products.values()), zero) + weight_gradient,
+            sum((g.forward for g in products), zero),
+            sum((g.input_gradient for g in products), zero) + weight_gradient,
         )
         # no more is hidden than a pass has in matrix products
         tensor = np.maximum(tensor[1], tensor[0] - linear[0]), np.maximum(tensor[1], tensor[0] - linear[1])
@@ -273,14 +264,16 @@ class LayerModel:
         exposed = [np.maximum(experts - hides * (linear[i] + mixed[i] + moved[i]), 0.0) for i in (0, 1)]
         ahead = (linear[0], attention[0], indexer[0], moved[0], tensor[0], context[0], exposed[0])
         back = (linear[1], attention[1], indexer[1], moved[1], tensor[1], context[1], exposed[1])
-        ahead_of = {name: g.forward for name, g in products.items()}
+        ahead_of = dict.fromkeys((gemm.name for gemm in gemms), zero)
+        for gemm, seconds in zip(gemms, products, strict=True):
+            ahead_of[gemm.name] = ahead_of[gemm.name] + seconds.forward
         modules = {"core_attn": mixed[0], "moe": experts}
         for op in ops:
             of_op = ahead_of[op.name] if op.product is not None else memory.get(op.name, zero)
             for name, share in op.modules.items():
                 modules[name] = modules.get(name, zero) + share * of_op
         if by_operations(keys).any():
-            shares = kept_shares(self.problem, self.recipe, gemms.values(), layer.wide)
+            shares = kept_shares(self.problem, self.recipe, gemms, layer.wide)
             modules["op"] = repeated_time(shares, ahead_of, memory, scan[0], tensor[0])
         return _Passes(
             forward=dict(zip(TIME_TERMS, ahead, strict=True)),

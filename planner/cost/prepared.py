@@ -30,7 +30,13 @@ from planner.cost.selective import by_operations
 from planner.cost.shards import Shards
 from planner.cost.stems import StemModel, Stems
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
-from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, IntColumn, Schedule, distinct
+from planner.spec.config import (
+    OFFLOAD_ACTIVATIONS,
+    ConfigTable,
+    IntColumn,
+    Schedule,
+    distinct,
+)
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
