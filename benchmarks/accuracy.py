@@ -56,7 +56,7 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
 - What a row on Grace says of CUDA graphs where its recipe was not found (`benchmarks/published/recipes.py`,
   `unfound_graphs`): router and preprocessing of experts (and attention and mixers of hybrids), as most recipes of
   that release that were found.
-- `cost/memory/idle_blocks.py`, idle blocks of nanotron's peaks: shards of tp that a layer leaves behind, 1 ahead and 3
+- `cost/engines/nanotron.py`, idle blocks of nanotron's peaks: shards of tp that a layer leaves behind, 1 ahead and 3
   back, read in its code beside its peaks; `HOST_BEHIND` 1.25, between hosts that wait and hosts that do not in them.
 - `NANOTRON_AHEAD` 256 devices and `NANOTRON_AHEAD_TP` 16 ranks of a pipeline's tensor groups
   (`benchmarks/published/runs.py`), beyond which rows are read as of the release whose host polls its messages: 9 of 10

@@ -116,7 +116,7 @@ def neighbours(
     batch, layers = problem.job.global_batch, problem.model.num_layers
     found = _others(config, problem)
     limits = problem.stack.limits
-    zeros = sorted({config.zero, *limits.zero, *limits.zero_with_pp})
+    zeros = sorted({config.zero, *limits.zero})
     kinds = {Schedule(SCHEDULE_LABELS.index(name)) for name in limits.schedules}
     for degrees in (config, *_degrees(config, problem.model.is_moe)):
         if any(

@@ -60,8 +60,8 @@ CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
         Constant("overhead", "workspace", 0.0, 2 * GIB, 0.25 * GIB, 0.25 * GIB),
         Constant("overhead", "fragmentation", 0.0, 0.3, 0.05, 0.05),
         # 31 kernels and 4 entries for each of 4 collectives; back 45 and 24: counted in its source
-        Constant("kernels", "launches_forward", 31.0, 60.0, 47.0, 6.0),
-        Constant("kernels", "launches_backward", 45.0, 90.0, 69.0, 8.0),
+        Constant("engine", "launches_forward", 31.0, 60.0, 47.0, 6.0),
+        Constant("engine", "launches_backward", 45.0, 90.0, 69.0, 8.0),
     ),
     "aa-scaling-2023": (
         Constant("kernels", "stream_extra", 0.0, 12.0, 0.0, 2.0),

@@ -54,14 +54,13 @@ SAID: Final = {
     "kernels.fused_rotary": ("Liger's kernels:", *_OWN),
     "kernels.loss_adds_in_product": ("Liger's kernels:",),
     "kernels.float8_scales": _SCALES,
-    "communication.tp_gathers_float8": _SCALES,
     "communication.tp_exposed": _ALONE,
     "communication.tp_overlapped": _ALONE,
     "communication.gradient_bytes": _GRADIENTS,
-    "states.gradient": _GRADIENTS,
-    "states.optimizer_transient": _GRADIENTS,
-    "states.fp8_param_gather": _LINEAR,
-    "states.fp4_param_gather": _LINEAR,
+    "engine.gradient": _GRADIENTS,
+    "engine.optimizer_transient": _GRADIENTS,
+    "engine.fp8_param_gather": _LINEAR,
+    "engine.fp4_param_gather": _LINEAR,
     "bf16_layers": ("layers in bf16:",),
 }
 
@@ -158,9 +157,9 @@ def _other_fields(
     pairs: list[tuple[str, Any, Any]] = [(axis, getattr(meant, axis), getattr(found, axis)) for axis in AXES]
     named = ("precision", "optimizer", "bf16_layers", "seq_len", "global_batch")
     pairs += [(key, getattr(planned.job, key), getattr(read.job, key)) for key in named]
-    for section in ("kernels", "communication", "states", "host", "overhead"):
+    for section in ("kernels", "communication", "engine", "host", "overhead"):
         own, other = getattr(planned.stack, section), getattr(read.stack, section)
-        pairs += [(f"{section}.{key}", value, getattr(other, key)) for key, value in dict(own).items()]
+        pairs += [(f"{section}.{key}", value, getattr(other, key, None)) for key, value in dict(own).items()]
     return {key: f"{other} for {own}" for key, own, other in pairs if own != other}
 
 

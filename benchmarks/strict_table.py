@@ -129,10 +129,12 @@ def _section_document(section: Section) -> dict[str, Any]:
     for name, info in type(section).model_fields.items():
         value = getattr(section, name)
         unit = next((unit for reader, unit in _UNITS if any(part is reader for part in info.metadata)), None)
-        if name in document and isinstance(value, Section):
+        if isinstance(value, Section) and value != info.default:
             document[name] = _section_document(value)
         elif name in document and unit:
             document[name] = f"{value!r} {unit}"
+        elif name == "kind":
+            document[name] = str(value)
     return document
 
 

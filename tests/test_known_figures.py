@@ -9,7 +9,8 @@ import planner
 from planner.campaign.duration import run_duration
 from planner.catalog.load_stacks import load_stack
 from planner.cost.cut import LayerShape
-from planner.cost.memory.state_bytes import StateBytes, state_bytes
+from planner.cost.engines.of_stack import engine_of
+from planner.cost.memory.state_bytes import StateBytes
 from planner.cost.network.collectives import CollectiveKind, moved_bytes
 from planner.cost.params import model_parameters
 from planner.spec.attention import Attention, AttentionKind
@@ -19,8 +20,8 @@ from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack import Stack
+from planner.spec.stack.engines import Contiguous
 from planner.spec.stack.kinds import AttentionKernel
-from planner.spec.stack.memory import States
 from planner.spec.stack.time import Kernels
 from tests.problems import layer_activations
 
@@ -32,13 +33,13 @@ def states_of(stack: Stack, zero: int, shards: float, optimizer: Optimizer = Opt
     """Bytes per parameter with bf16 weights."""
     job = Job(4096, 1024, Precision.BF16, optimizer)
     number = np.array([float(shards)])
-    return state_bytes(np.array([float(zero)]), number, number, stack, job)
+    return engine_of(stack).state_bytes(np.array([float(zero)]), number, number, job)
 
 
 def with_gradients(bytes_each: float, master: float = 4.0) -> Stack:
     """Megatron's parts with gradients of that size."""
     return load_stack("megatron-2026").model_copy(
-        update={"states": States(gradient=bytes_each, master=master)}
+        update={"engine": Contiguous(gradient=bytes_each, master=master)}
     )
 
 

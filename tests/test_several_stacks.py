@@ -146,16 +146,16 @@ def test_names_of_several_stacks() -> None:
 
 def test_any_is_the_newest_of_every_family() -> None:
     found = [load_stack(name) for name in current_stacks(load_accelerator("h100-sxm-80g"), written_stacks())]
-    families = [(stack.framework, stack.states.engine) for stack in found]
+    families = [(stack.framework, stack.engine.kind) for stack in found]
     assert len(set(families)) == len(families)
     months = {
         s.name: 12 * int(s.released[:4]) + int(s.released[5:7]) for s in map(load_stack, stacks_to_plan())
     }
     newest = max(months.values())
     for stack in map(load_stack, stacks_to_plan()):
-        family = (stack.framework, stack.states.engine)
+        family = (stack.framework, stack.engine.kind)
         if stack.framework in written_stacks() and newest - months[stack.name] <= CURRENT_MONTHS:
-            own = next(one for one in found if (one.framework, one.states.engine) == family)
+            own = next(one for one in found if (one.framework, one.engine.kind) == family)
             assert months[own.name] >= months[stack.name]
     assert all(newest - months[stack.name] <= CURRENT_MONTHS for stack in found)
 

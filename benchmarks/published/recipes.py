@@ -104,16 +104,17 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     fused, whole = bridge and not ADAPTERS.search(text), bridge and "cuda_graph_impl=full_iteration" in text
     key = (id(stack), "fp32 grad" in text, fused, dispatcher, _keeps_fp4_wide(cells), whole)
     if key not in seen:
-        narrow: dict[str, float | bool] = {} if key[1] else {"gradient": HALF, "optimizer_transient": 4.0}
-        if key[4]:
-            narrow["fp4_param_gather"] = False
-        states = stack.states.model_copy(update=narrow)
+        engine = stack.engine
+        if not key[1]:
+            engine = engine.model_copy(update={"gradient": HALF, "optimizer_transient": 4.0})
+        if key[4] and engine.states_narrow():
+            engine = engine.keeping_narrow(Precision.NVFP4, False)
         wire = {} if key[1] else {"gradient_bytes": HALF}
         comm = stack.communication.model_copy(update={"dispatcher": dispatcher, **wire})
         own: dict[str, Any] = {"cross_entropy": CrossEntropy.FUSED} if fused else {}
         own |= {"fused_experts": True} if whole else {}
         kernels = stack.kernels.model_copy(update=own)
-        seen[key] = stack.model_copy(update={"states": states, "communication": comm, "kernels": kernels})
+        seen[key] = stack.model_copy(update={"engine": engine, "communication": comm, "kernels": kernels})
     return seen[key]
 
 

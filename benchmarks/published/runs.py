@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from benchmarks.published.cells import (
     Row,
     context_kind_in,
@@ -63,6 +65,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
+from planner.spec.stack.engines import Nanotron
 from planner.spec.stack.kinds import PipelineSplit
 
 INPUT_COLUMNS: Final = (
@@ -348,11 +351,11 @@ class RunReader:
         branch nouamane/bench2; their steps take its 0.26 s a message), so that no outputs wait for the communication
         stream."""
         wide = degrees.tp > NANOTRON_AHEAD_TP and degrees.pp > 1
-        if not stack.kernels.deferred_bytes or not (devices > NANOTRON_AHEAD or wide):
+        if not isinstance(stack.engine, Nanotron) or not (devices > NANOTRON_AHEAD or wide):
             return stack
         if id(stack) not in self._polled:
-            kernels = stack.kernels.model_copy(update={"deferred_bytes": 0.0})
-            self._polled[id(stack)] = stack.model_copy(update={"kernels": kernels})
+            engine = stack.engine.model_copy(update={"deferred_bytes": 0.0})
+            self._polled[id(stack)] = stack.model_copy(update={"engine": engine})
         return self._polled[id(stack)]
 
 
@@ -420,7 +423,7 @@ def _config(
     schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
     ranks = Ranks(dp, cp, tp, cluster.tiers[0].size, cluster.devices_per_node)
     zero, hsdp = sharding_in(cells, stack, ranks, assumed)
-    if zero >= 3 and pp > 1 and stack.states.pipeline_accumulates_whole:
+    if zero >= 3 and stack.engine.accumulates_whole(np.array(pp), np.array(zero)):
         # torchtitan's policy unless "always" is asked for: `not pp_enabled`, distributed/fsdp.py
         zero = 2
         assumed.append("sharded weights under a pipeline stay gathered until the backward pass: ZeRO stage 2")

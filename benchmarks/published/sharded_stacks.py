@@ -40,8 +40,8 @@ def with_muon(stack: Stack, optimizer: Optimizer, kin: str = "") -> tuple[Stack,
     own = stack.framework == "megatron" and stack.released >= _DEALS_FROM and not kin
     if optimizer is not Optimizer.MUON or own:
         return stack, ()
-    states = stack.states.model_copy(update={"shards_matrices": True})
-    return stack.model_copy(update={"states": states}), (
+    engine = stack.engine.model_copy(update={"shards_matrices": True})
+    return stack.model_copy(update={"engine": engine}), (
         "Muon's momentum sharded as Adam's, a matrix gathered at a time",
     )
 
@@ -79,14 +79,14 @@ def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str
         return stack.model_copy(update={"communication": under}), (said,)
     if stack.framework != "megatron-deepspeed" or zero < 3:
         return stack, ()
-    engine = load_stack("deepspeed-2025")
-    of_engine = {name: getattr(engine.communication, name) for name in _OF_ENGINE}
+    other = load_stack("deepspeed-2025")
+    of_engine = {name: getattr(other.communication, name) for name in _OF_ENGINE}
     update = {
         "communication": stack.communication.model_copy(update=of_engine),
-        "states": engine.states.model_copy(update=_SETTINGS),
+        "engine": other.engine.model_copy(update=_SETTINGS),
         "fitted": (),
         "fitted_on": "",
-        "band": max(UNLIKE_BAND * stack.band, engine.band),
+        "band": max(UNLIKE_BAND * stack.band, other.band),
     }
-    said = f"ZeRO 3 of {engine.name} under the layers of {stack.name}, on no run of which it was fitted: wider band"
+    said = f"ZeRO 3 of {other.name} under the layers of {stack.name}, on no run of which it was fitted: wider band"
     return stack.model_copy(update=update), (said,)

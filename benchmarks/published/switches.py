@@ -24,7 +24,8 @@ from planner.catalog.stack_options import (
     options_for,
 )
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales, StateEngine
+from planner.spec.stack.engines import EngineKind
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
 
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
 FLASH1_SLOWDOWN: Final = 2.0
@@ -193,7 +194,7 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 def _narrow_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
     """Gradients kept and reduced in 16 bits."""
-    wide = stack.communication.gradient_bytes > _HALF or stack.states.gradient > _HALF
+    wide = stack.communication.gradient_bytes > _HALF or stack.engine.gradient > _HALF
     if not wide or not (_NARROW_GRADIENTS.asked(text) or _WIDE_GRADIENTS.denied(text)):
         return None
     return _optional(GRADIENTS_16, stack, "gradients kept and reduced in 16 bits")
@@ -204,7 +205,7 @@ def _wide_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
     if stack.communication.gradient_bytes > _HALF or not _WIDE_GRADIENTS.asked(text):
         return None
     said = "gradients reduced in 32 bits"
-    if stack.states.engine is not StateEngine.TORCH:
+    if stack.engine.kind is not EngineKind.FULLY_SHARD:
         return _optional(GRADIENTS_32, stack, said)
     wide = {"gradient_bytes": 4.0, "reduction_copies": FSDP1_WIDE_COPIES}
     return {"communication": wide}, said
@@ -297,10 +298,7 @@ _FLASH_TRITON: Final = Word(
 )
 _FUSED_LOSS: Final = Word(r"cross[- ]entropy fusion|(?<!un)fused cross")
 # torchao's recipe_name rowwise, with which torchtitan gathers inputs in 16 bits (820504e docs/float8.md)
-_ROWS: Final[Update] = {
-    "kernels": {"float8_scales": Float8Scales.ROW},
-    "communication": {"tp_gathers_float8": False},
-}
+_ROWS: Final[Update] = {"kernels": {"float8_scales": Float8Scales.ROW}}
 _SWITCHES: Final[tuple[_Switch, ...]] = (
     _aleph_kernels, _no_flash, _flash, _flash_1, _flash_2, _flash_triton, _no_overlap, _tp_overlap, _ep_overlap,
     _dispatcher, _eager_torch,
@@ -312,7 +310,7 @@ _SWITCHES: Final[tuple[_Switch, ...]] = (
     ),
     _fused_loss,
     _plain(
-        Word(r"optimizer[ _-]cuda[ _-]graph"), {"host": {"update_captured": True}},
+        Word(r"optimizer[ _-]cuda[ _-]graph"), {"engine": {"update_captured": True}},
         "the update replayed as a CUDA graph",
     ),
     _pure_bf16, _narrow_gradients, _wide_gradients, _dropout, _capacity, _late_overlap,

@@ -179,7 +179,7 @@ def named_config(
     tp, cp, pp = (named.get(axis, 1) for axis in ("tp", "cp", "pp"))
     dp = named.get("dp", max(problem.cluster.num_devices // (tp * cp * pp), 1))
     config = ParallelConfig(**{axis: named[axis] for axis in named if axis in RESTRICTABLE})
-    zeros = problem.stack.limits.zero_with_pp if pp > 1 else problem.stack.limits.zero
+    zeros = problem.stack.zero_with_pp if pp > 1 else problem.stack.limits.zero
     hosted = bool(config.offload & OFFLOAD_OPTIMIZER)
     framework = framework_of_stack(problem.stack.framework)
     usual = framework.usual_zero if framework is not None else 1

@@ -73,9 +73,8 @@ def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[Finding, ...]:
 
 def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[Finding, ...]:
     """What a measurement far above the prediction would mean, where published runs show two states."""
-    comm = problem.stack.communication
     m, p = np.array([float(config.num_microbatches)]), np.array([float(config.pp)])
-    lost = float(slow_mode_time(m, p, comm)[0])
+    lost = float(slow_mode_time(m, p, problem.stack.engine.message_when_full)[0])
     if not lost:
         return ()
     share = slow_mode_share(problem.cluster.num_devices)
@@ -112,8 +111,8 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         band = elsewhere(band)
         notes.append(finding("wider_elsewhere"))
     if stack.calibration:
-        level = CalibrationLevel(stack.calibration_level)
-        notes.insert(0, finding("calibrated", **{"with": stack.calibration}))
+        level = CalibrationLevel(stack.calibration.level)
+        notes.insert(0, finding("calibrated", **{"with": stack.calibration.said}))
     if moe and level != CalibrationLevel.L3:
         notes.append(finding("wider_for_experts"))
     if problem.model.state_spaces and level != CalibrationLevel.L3:

@@ -482,7 +482,7 @@ def _least_devices(problem: Problem, request: Request) -> int:
     """Devices below which not even master weights and moments fit, beside hosts where these may live there."""
     if problem.job.lora_rank is not None:  # a frozen model has none
         return 1
-    of_stack, cluster = problem.stack.states, problem.cluster
+    of_stack, cluster = problem.stack.engine, problem.cluster
     each = of_stack.master + of_stack.moment_bytes(problem.job.optimizer)
     room = room_of(request, problem).most
     tried = Axes(problem, request.restrict, request.without).offload(1)

@@ -136,7 +136,7 @@ def resolve(
     stack = stack_to_plan(name)
     if overlay is not None:
         stack, cluster = calibrated(stack, overlay), overlay.of_cluster(cluster)
-        assumed.append(finding("calibrated", **{"with": stack.calibration}))
+        assumed.append(finding("calibrated", **{"with": overlay.said}))
     if isinstance(request, Request) and request.options:
         stack = with_options(stack, list(request.options))
     precision = _precision(request.precision, stack, cluster, assumed)

@@ -33,8 +33,8 @@ class Run:
     @property
     def calibration_level(self) -> str:
         """A calibration's own; else L1 where the stack was fitted on public runs, L0 otherwise."""
-        if self.problem.stack.calibration_level:
-            return self.problem.stack.calibration_level
+        if self.problem.stack.calibration is not None:
+            return self.problem.stack.calibration.level
         return "L1" if self.problem.stack.fitted else "L0"
 
     def model(self) -> CostModel:

@@ -112,8 +112,8 @@ def checkpoint_sizes(problem: Problem) -> tuple[float, float]:
     """The full state and the weights alone [bytes]."""
     parameters = float(model_parameters(problem.model).total)
     weight = RECIPES[problem.job.precision].weight_bytes
-    master = problem.stack.states.master if weight < 4 else 0.0
-    moments = problem.stack.states.moment_bytes(problem.job.optimizer)
+    states = problem.stack.engine
+    master, moments = states.master_bytes(weight), states.moment_bytes(problem.job.optimizer)
     return full_state_size(parameters, weight, master, moments), weights_size(parameters, weight)
 
 

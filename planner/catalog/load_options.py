@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, field_validator
 
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import Dispatcher, StateEngine
+from planner.spec.stack.engines import ENGINES, AnyEngine, EngineKind
+from planner.spec.stack.kinds import Dispatcher
 
 
 class OptionKind(StrEnum):
@@ -45,7 +46,7 @@ class StackOption(BaseModel):
 
     name: str
     frameworks: tuple[str, ...]
-    engine: StateEngine | None = None
+    engine: EngineKind | None = None
     since: str = ""
     until: str = ""
     precisions: tuple[Precision, ...] = ()
@@ -64,13 +65,19 @@ class StackOption(BaseModel):
     @field_validator("fields")
     @classmethod
     def _as_in_stacks(cls, stated: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-        """The values as the sections of a stack hold them."""
-        kinds: dict[str, Any] = {section: Stack.model_fields[section].annotation for section in stated}
-        read = {section: kinds[section].model_validate(fields) for section, fields in stated.items()}
-        return {
-            section: {key: getattr(read[section], key) for key in fields}
-            for section, fields in stated.items()
-        }
+        """The values as the sections of a stack, or of any engine that has them all, hold them."""
+        found = {}
+        for section, fields in stated.items():
+            kinds: Any = ENGINES if section == "engine" else (Stack.model_fields[section].annotation,)
+            kind = next((one for one in kinds if fields.keys() <= one.model_fields.keys()), kinds[0])
+            read = kind.model_validate(fields)
+            found[section] = {key: getattr(read, key) for key in fields}
+        return found
+
+    def fits(self, engine: AnyEngine) -> bool:
+        """Is an engine one of those that take the option, and has it what that replaces?"""
+        kind = self.engine in (None, engine.kind)
+        return kind and self.fields.get("engine", {}).keys() <= type(engine).model_fields.keys()
 
     def same_fields(self, other: StackOption) -> bool:
         """Does it replace a field that the other one replaces?"""

@@ -63,7 +63,7 @@ def current_stacks(chip: Accelerator, written: Iterable[str]) -> tuple[str, ...]
     newest = max((_months(stack) for stack in running), default=0)
     families: dict[tuple[str, str], Stack] = {}
     for stack in sorted(running, key=lambda s: (-_months(s), s.name)):
-        families.setdefault((stack.framework, stack.states.engine), stack)
+        families.setdefault((stack.framework, stack.engine.kind), stack)
     return tuple(s.name for s in families.values() if newest - _months(s) <= CURRENT_MONTHS)
 
 

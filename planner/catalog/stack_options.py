@@ -64,7 +64,7 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
         option
         for option in OPTIONS
         if stack.framework in option.frameworks
-        and option.engine in (None, stack.states.engine)
+        and option.fits(stack.engine)
         and option.since <= stack.released
         and (not option.until or stack.released <= option.until)
     )

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from planner.spec.model import ModelSpec
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
-    from planner.spec.stack.kinds import StateEngine
-    from planner.spec.stack.memory import States
+    from planner.spec.stack.engines import AnyEngine, EngineKind
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
@@ -138,12 +137,12 @@ def placed(parsed: ParsedConfig, cluster: str, gpus: int | None) -> ParsedConfig
     return parsed.placed(hardware.num_devices, hardware.scale_up_domain)
 
 
-def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str:
+def newest_stack(framework: Framework, engine: EngineKind | None = None) -> str:
     """The newest shipped stack of a framework, with this engine where one has it; the default where none is of it."""
     from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_families, stacks_to_plan
 
     every = [load_stack(name) for name in stacks_to_plan()]
-    kin = [stack for stack in every if engine is not None and stack.states.engine is engine]
+    kin = [stack for stack in every if engine is not None and stack.engine.kind is engine]
     if kin:
         return max(kin, key=lambda stack: stack.released).name
     return next((stack_families()[family] for family in framework.stacks), DEFAULT_STACK)
@@ -159,7 +158,7 @@ def as_the_framework_allows(problem: Problem, framework: Framework, stated: tupl
     newest = problem.stack.name.split(SEPARATOR)[0] == newest_stack(framework)
     limits = limits.model_copy(
         update={
-            "zero": stages, "zero_with_pp": stages, "hybrid_sharding": stages,
+            "zero": stages, "hybrid_sharding": stages,
             "max_cp": problem.cluster.num_devices if newest else limits.max_cp,
         }
     )  # fmt: skip
@@ -245,7 +244,7 @@ def problem_of(
         said.append(f"stack {software.name}")
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
-        said.append(f"calibrated with {software.calibration}")
+        said.append(f"calibrated with {overlay.said}")
     software = _with_kernels(software, parsed, said)
     said += texts(missing_kernels(software, spec, hardware.accelerator, job.precision))
     said += texts(said_of_host(hardware))
@@ -312,11 +311,11 @@ def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, sa
 
 
 def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: list[str]) -> Stack:
-    """The stack with those of its numbers that the files set, where the engine whose they are holds its states."""
+    """The stack with those of its numbers that the files set."""
     for one in parsed.stack_settings:
-        if one.engine not in (None, stack.states.engine):
-            continue
         section = getattr(stack, one.section)
+        if one.field not in type(section).model_fields:  # of another engine
+            continue
         value = type(getattr(section, one.field))(one.value * spec.hidden**one.power)
         if value != getattr(section, one.field):
             stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
@@ -339,34 +338,31 @@ def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
             f"modelled with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
         )
         communication = communication.model_copy(update={"dispatcher": parsed.dispatcher})
-    states = _with_narrow_weights(stack.states, parsed, said)
-    return stack.model_copy(update={"kernels": kernels, "communication": communication, "states": states})
+    engine = _with_narrow_weights(stack.engine, parsed, said)
+    return stack.model_copy(update={"kernels": kernels, "communication": communication, "engine": engine})
 
 
-def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) -> States:
-    """The states with linear weights of an fp8 or fp4 recipe kept as the files ask."""
+def _with_narrow_weights(engine: AnyEngine, parsed: ParsedConfig, said: list[str]) -> AnyEngine:
+    """The engine with linear weights of an fp8 or fp4 recipe kept as the files ask."""
     from planner.spec.job import Optimizer
     from planner.spec.precision import Precision
-    from planner.spec.stack.kinds import StateEngine
 
     asked, precision = parsed.param_gather, parsed.precision
     if asked is None or precision is None:
-        return states
-    if states.engine is StateEngine.TORCH:
+        return engine
+    if engine.casts_wide_shards:
         if asked:
             said.append(
                 "modelled with linear weights cast to float8 before they are gathered, as the files ask"
             )
-        return states.model_copy(update={"float8_all_gather": asked})
-    stated = states.fp8_param_gather is not None
-    if stated and asked == states.keeps_narrow(precision, parsed.optimizer or Optimizer.ADAMW):
-        return states
+        return engine.keeping_narrow(precision, asked)
+    optimizer = parsed.optimizer or Optimizer.ADAMW
+    if engine.states_narrow() and asked == engine.keeps_narrow(precision, optimizer):
+        return engine
     bits = 4 if precision is Precision.NVFP4 else 8
     kept = f"in {bits} bits" if asked else f"in 16 bits with {bits}-bit copies beside them"
     said.append(f"modelled with linear weights {kept}, as the files ask; the stack was measured otherwise")
-    return states.model_copy(
-        update={"fp8_param_gather": (precision,) if asked else (), "fp4_param_gather": asked}
-    )
+    return engine.keeping_narrow(precision, asked)
 
 
 def _product(parsed: ParsedConfig) -> int:

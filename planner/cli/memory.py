@@ -40,7 +40,6 @@ def explain_memory(problem: Problem, assumed: tuple[Finding, ...], plan: Plan, s
     from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves, sequence_step
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
-    from planner.spec.stack.kinds import StateEngine
     from planner.spec.verdict import MemoryRoom
 
     choice = plan.choices[0]
@@ -53,7 +52,7 @@ def explain_memory(problem: Problem, assumed: tuple[Finding, ...], plan: Plan, s
     rules = all_rules_for(problem.stack.framework)
     cost = dealt.evaluate(ConfigTable.of([config]), keep_terms=True)
     assert cost.detail is not None, "costed with keep_terms"
-    overhead, states = problem.stack.overhead, problem.stack.states
+    overhead = problem.stack.overhead
     table = ConfigTable.of([config])
     copies = cost.detail.classes.copies[cost.detail.class_row]
     replicas = copies * (table["dp"] * table["cp"]).astype(float)
@@ -62,8 +61,7 @@ def explain_memory(problem: Problem, assumed: tuple[Finding, ...], plan: Plan, s
         CONTEXT: overhead.context,
         **{f"communicators_{axis}": float(value[0]) for axis, value in opened.items() if value[0]},
     }
-    moments = states.moment_bytes(problem.job.optimizer)
-    born = moments / (moments + states.master) if states.engine is StateEngine.TORCH else 0.0
+    born = problem.stack.engine.born_in_update(problem.job.optimizer)
     full, weights = checkpoint_sizes(problem)
     stages = stage_terms(cost, 0, outside, born)
     host = host_need(dealt, config)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from planner.cost.bounds import least_slowest
 from planner.cost.levels import Layers, Pipelines, layer_level, pipeline_level
+from planner.cost.messages.data_parallel import exposed_data_parallel
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import StageClasses, mean_classes
-from planner.cost.pipeline.step import exposed_data_parallel, measured_factor, straggling
+from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.stems import StemModel
 from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, Schedule
 
@@ -225,12 +226,8 @@ class Rest:
         host = waits = np.zeros(len(slowest))
         if batch.offload.any():
             kept = np.zeros(len(slowest))
-            host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.microbatches)
-        exposed = exposed_data_parallel(
-            batch.scatter, batch.gather, slowest + waits, batch.microbatches, batch.zero,
-            self._deepest(slowest), batch.buckets, batch.replicas, self.comm, batch.waits_whole, batch.again,
-            batch.shares, batch.turns, batch.aside, batch.reduces_last,
-        )  # fmt: skip
+            host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.data.microbatches)
+        exposed = exposed_data_parallel(batch.data, slowest + waits, self._deepest(slowest), self.comm)
         return np.asarray(exposed + host + self.copies + batch.once + batch.overhead)
 
 

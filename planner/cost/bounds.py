@@ -11,19 +11,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.engines.of_stack import engine_of
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level
-from planner.cost.memory.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
+from planner.cost.memory.state_bytes import frozen, shard_groups
 from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.pipeline.slowest import least_makespan
 from planner.cost.pipeline.stages import StageClasses, largest, mean_classes, sum_over_kinds
 from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
-from planner.schedule.formulas import in_flight
 from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule, distinct
 from planner.spec.job import FROZEN_BYTES
-from planner.spec.precision import RECIPES
-from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 
@@ -76,30 +74,16 @@ def states_at_work(model: ShardModel, stems: ConfigTable, classes: StageClasses)
     """What a stage of each class holds of its parameters at least while a layer's backward pass runs with as many
     micro-batches in flight as ever: states, and under `fully_shard` gathered weights and gradients of earlier
     micro-batches, which pile up whole where they are reduced once (n, C) [bytes]."""
-    stack, table = model.problem.stack, stems
-    engine = stack.states.engine
-    if engine is not StateEngine.TORCH:
-        lasting = engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)
-        return states_held(model, table, classes, gradients=lasting)
-    shards = model.stage_parameters(table, classes)
-    whole = (shards.dense + shards.expert)[shards.of_row]
-    p, v, m, zero = (table[axis] for axis in ("pp", "vpp", "num_microbatches", "zero"))
-    # none of earlier micro-batches where all are in flight
-    looped = (table["schedule"] <= Schedule.INTERLEAVED) | (table["schedule"] == Schedule.ZB_H1)
-    most = np.where(looped, in_flight(0.0, *(of.astype(float) for of in (p, v, m))), np.minimum(2 * p, m))
-    earlier = (m > most) & (table["schedule"] != Schedule.GPIPE)
-    piled = stack.states.accumulates_whole(p, zero) | stack.states.reduces_last(zero, m)
-    job = model.problem.job
-    trained, width = float(job.lora_rank is None), RECIPES[job.precision].weight_bytes
-    if job.lora_rank is not None:
-        width = min(width, FROZEN_BYTES[job.frozen_bits])
-    if narrow_weights(model.problem) is not None:  # gathered in several widths
-        width = 0.0
-    gradients = np.where(piled & earlier, trained * stack.communication.gradient_bytes, 0.0)
-    gathered = np.where(zero == 2, width, 0.0)
-    held = states_held(model, table, classes, gradients=False) + (gradients + gathered)[:, None] * whole
-    with_shards = states_held(model, table, classes, gradients=True)
-    return np.where((earlier & ~piled)[:, None], np.maximum(held, with_shards), held)
+    problem = model.problem
+    held = states_held(model, stems, classes, gradients=problem.stack.engine.lasting_gradients)
+    beyond = engine_of(problem.stack).whole_at_work(problem, stems)
+    if beyond is None:
+        return held
+    whole, earlier = beyond
+    shards = model.stage_parameters(stems, classes)
+    held = held + whole[:, None] * (shards.dense + shards.expert)[shards.of_row]
+    with_shards = states_held(model, stems, classes, gradients=True)
+    return np.where(earlier[:, None], np.maximum(held, with_shards), held)
 
 
 def ends_at_work(model: ShardModel, stems: ConfigTable, bare: StageClasses) -> tuple[Array, Array]:
@@ -127,7 +111,7 @@ def layer_states_at_work(model: ShardModel, stems: ConfigTable, bare: StageClass
 
 def lasting_gradients(model: LayerModel) -> bool:
     """Are gradients there from start to end, whatever runs?"""
-    return model.problem.stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.DEEPSPEED)
+    return model.problem.stack.engine.lasting_gradients
 
 
 def states_held(
@@ -136,19 +120,18 @@ def states_held(
     """States that a stage of each class holds between steps, without `gradients` where these come and go (n, C)
     [bytes]."""
     problem, shards = model.problem, model.stage_parameters(stems, classes)
-    stack, job = problem.stack, problem.job
+    engine, job = engine_of(problem.stack), problem.job
     t, c, d, zero, hybrid = (stems[axis].astype(float) for axis in ("tp", "cp", "dp", "zero", "hsdp"))
     replicas = classes.copies[classes.of_row] * c * d
     expert_replicas = t * replicas / (stems["ep"].astype(float) * stems["etp"])
     held, linear = np.zeros_like(shards.dense[shards.of_row]), []
     groups = shard_groups(hybrid, replicas, expert_replicas)
     for size, shared in zip((shards.dense, shards.expert), groups, strict=True):
-        states = state_bytes(zero, shared, replicas, stack, job)
+        states = engine.state_bytes(zero, shared, replicas, job)
         if job.lora_rank is not None:
-            states = frozen(
-                states, weights_sharded(zero, stack.states.engine), shared, FROZEN_BYTES[job.frozen_bits]
-            )
-        each = on_device(states, stems["offload"], stack.states.engine)
+            sharded = problem.stack.engine.weights_sharded(zero)
+            states = frozen(states, sharded, shared, FROZEN_BYTES[job.frozen_bits])
+        each = engine.on_device(states, stems["offload"])
         linear.append((size[shards.of_row], shared))
         per_parameter = each.weights + each.optimizer + (each.gradients if gradients else 0.0)
         held = held + size[shards.of_row] * per_parameter[:, None]

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.layer import LayerModel
-from planner.cost.levels import gather_behind_boundary, layer_level
-from planner.cost.network.collectives import p2p_time
+from planner.cost.levels import boundary_seconds, layer_level
 from planner.cost.network.traffic import boundary_tier, pipeline_links
 from planner.cost.pipeline.stages import recomputed_of_chunk
 from planner.cost.pipeline.step import FORWARD_SHARE
@@ -165,22 +164,8 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
     """Seconds of one activation from each chunk to the next, by the tier of the boundary between their ranks."""
     cluster = model.problem.cluster
     width, p = config.tp * config.cp * config.dp, config.pp
-    tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
-    whole = (
-        model.recipe.activation_bytes
-        * tokens
-        * model.problem.model.hidden
-        * model.problem.model.passed_streams
-    )
-    scatters = model.problem.stack.communication.p2p_scatters and not config.sp
-    size = whole / (config.tp if config.sp or scatters else 1)
     links = pipeline_links(float(width), float(p), cluster)
-    gather = float(gather_behind_boundary(model, whole, float(config.tp))) if scatters else 0.0
-    among, nvlink = float(min(width * p, cluster.tiers[0].size)), cluster.tiers[0].hop_bandwidth
-    seconds = [
-        gather + float(p2p_time(size, tier > 0, nvlink, float(bandwidth), model.links, among))
-        for tier, bandwidth in enumerate(links.bandwidth)
-    ]
+    seconds = [float(hop[0]) for hop in boundary_seconds(model, ConfigTable.of([config]), links)]
     tiers = [boundary_tier(rank, width, cluster) for rank in range(p - 1)] + [int(links.wrap)]
     ranks = ranks_of_chunks(p, config.vpp, Schedule(config.schedule).placement)
     folded = Schedule(config.schedule).placement is Placement.FOLDED

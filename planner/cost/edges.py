@@ -34,6 +34,7 @@ LOSS_PASSES_BYTES = 24.0
 # Launches of the embedding, and of head and loss, in units of a layer's: an unfused loss is about as many kernels as
 # a layer. vTrain's toy models, whose times are exact sums over layers and ends, give 0.3 and 1.0 at tp 2 to 8.
 EMBEDDING_LAUNCHES = 0.3
+LAYER_LAUNCHES = 116.0  # forward and backward, in the same count as `LINEAR_LAUNCHES`
 LOSS_LAUNCHES = {
     CrossEntropy.EAGER: 1.0, CrossEntropy.VOCAB_PARALLEL: 1.0, CrossEntropy.COMPILED: 1.0, CrossEntropy.FUSED: 0.5,
     CrossEntropy.CHUNKED: 1.0,
@@ -92,7 +93,7 @@ class EdgeModel:
         """Launches of head and loss, in units of a layer's [1]."""
         kernels = self.problem.stack.kernels
         if kernels.cross_entropy is CrossEntropy.LINEAR:
-            return LINEAR_LAUNCHES * parts / (kernels.launches_forward + kernels.launches_backward)
+            return LINEAR_LAUNCHES * parts / LAYER_LAUNCHES
         return np.full_like(parts, LOSS_LAUNCHES[kernels.cross_entropy])
 
     def _products(self, keys: ConfigTable, x: LayerShape, vocabulary: Array, parts: Array) -> Array:

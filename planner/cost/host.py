@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import adapter_launches
 from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
-from planner.cost.fetches import fetches_modules, modules_of
+from planner.cost.engines.zero3_gathers import module_settings, modules_of
 from planner.cost.network.context import context_kinds
 from planner.cost.operations.experts import LOOPED_LAUNCHES
 from planner.cost.operations.operation import Operation
@@ -87,10 +87,17 @@ ORDER_OPERATIONS = (3 * GATHERED_TEXT + DEALT_TEXT, GATHERED_TEXT + 3 * DEALT_TE
 # (NVIDIA-NeMo/Megatron-Bridge@067f987 examples/model_verification_cards, sft_long_context).
 ORDER_OPERATION = 7.5e-6
 
+# Seconds that hooks of ZeRO 3 add to a pass for every linear layer whose weights they gather, and for a layer's other
+# modules together: DeepSpeed 0.19.8 under PyTorch 2.13 and Python 3.11, timed on a processor alone
+# (benchmarks/deepspeed_hooks.py, EPYC): 0.28 ms a pass for one rank, 0.26 and 0.38 for eight whose messages are left
+# out (several modules a gather, one); a layer of Qwen2 took 2.55 ms forward and 2.7 backward for its 7.
+MODULE_HOOKS = 0.3e-3
+LAYER_HOOKS = 0.65e-3
+
 
 def has_hooks(problem: Problem) -> bool:
     """Does ZeRO 3 of this stack take the host's time in every module?"""
-    return fetches_modules(problem.stack.states) and problem.stack.host.module_hooks > 0
+    return module_settings(problem.stack) is not None
 
 
 def gathered_by_hooks(keys: ConfigTable, problem: Problem) -> NDArray[np.int32]:
@@ -193,13 +200,12 @@ class HostModel:
 
     def _hooks(self, layer: Layer, keys: ConfigTable) -> Array:
         """Seconds of a pass that hooks of ZeRO 3 take, module by module, those of a loop over experts one by one."""
-        host = self.problem.stack.host
         if not has_hooks(self.problem):
             return np.zeros(len(keys))
         modules = modules_of(layer, self.problem, keys["tp"].astype(float))
         experts = sum(one.repeats for one in modules if one.expert) / keys["ep"]
         number = sum(one.repeats for one in modules if not one.expert) + experts
-        hooks = self.slowdown * (host.module_hooks * number + host.layer_hooks)
+        hooks = self.slowdown * (MODULE_HOOKS * number + LAYER_HOOKS)
         return np.asarray(hooks * gathered_by_hooks(keys, self.problem))
 
     def _orders(

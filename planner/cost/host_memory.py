@@ -63,12 +63,9 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
         ):  # weights that are wide because the optimizer left have not left with it
             stay = asked["offload"] & ~OFFLOAD_PARAMETERS
             weights = _held(model, asked, stay)[0] - there[0]
-        master = (
-            problem.stack.states.master
-            if RECIPES[problem.job.precision].weight_bytes < HOST_GRADIENT
-            else 0.0
-        )
-        each = master + problem.stack.states.moment_bytes(problem.job.optimizer)
+        held = problem.stack.engine
+        each = held.master_bytes(RECIPES[problem.job.precision].weight_bytes)
+        each = each + held.moment_bytes(problem.job.optimizer)
         gradients = HOST_GRADIENT * optimizer / each if each else np.zeros_like(optimizer)
         states[offloading] = ranks * (weights + optimizer + gradients).max(axis=1)[inverse]
         stored[offloading] = ranks * (weights + optimizer).max(axis=1)[inverse]

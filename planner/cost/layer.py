@@ -21,10 +21,13 @@ from planner.cost.device.passes import PassModel
 from planner.cost.device.products import Groups, ProductModel, key_groups
 from planner.cost.device.rates import DeviceRates
 from planner.cost.edges import EdgeCost, EdgeModel
-from planner.cost.exposed import CommunicationModel
 from planner.cost.host import HostModel, gathered_by_hooks, has_hooks
 from planner.cost.kept_tables import KeptTables
 from planner.cost.layer_memory import forward_bytes, layer_memory, layer_parts, weight_gradient_bytes
+from planner.cost.messages.context import context_messages
+from planner.cost.messages.experts import expert_messages
+from planner.cost.messages.exposure import PassSeconds, pass_seconds
+from planner.cost.messages.tensor import tensor_messages
 from planner.cost.muon import MuonModel
 from planner.cost.network.context import context_kinds
 from planner.cost.network.overlap import paired_time, soft_maximum
@@ -146,7 +149,7 @@ class LayerModel:
         self.rates = DeviceRates(problem, kernels)
         self.products, self.adapters = ProductModel(self.rates), AdapterModel(self.rates)
         self.mixing, self.passes = MixingModel(self.rates), PassModel(self.rates)
-        self.communication, self.host = CommunicationModel(problem, links), HostModel(problem)
+        self.host = HostModel(problem)
         self._ends = EdgeModel(problem, self.products, self.host)
         self.muon = MuonModel(self.rates, links) if problem.deals_matrices else None
         self.recipe = self.rates.recipe
@@ -244,7 +247,8 @@ class LayerModel:
         scan = self.mixing.scan(layer, x, keys)
         memory, memory_behind = self.passes.memory_bound(ops, x)
         first, inverse = groups.expert
-        experts = self.communication.expert_parallel(layer, x.take(first))[inverse]
+        sent = expert_messages(self.problem, self.links, layer, x.take(first))
+        experts = pass_seconds(sent, len(first)).take(inverse)
         zero = np.zeros(len(keys))
         passes = sum(memory.values(), zero)
         moved = passes + scan[0], memory_behind + scan[1]
@@ -253,34 +257,32 @@ class LayerModel:
             sum((g.forward for g in products), zero),
             sum((g.input_gradient for g in products), zero) + weight_gradient,
         )
-        # no more is hidden than a pass has in matrix products
-        tensor = np.maximum(tensor[1], tensor[0] - linear[0]), np.maximum(tensor[1], tensor[0] - linear[1])
-        gathered = self.communication.indexer(layer, x)
-        tensor = tensor[0] + gathered[0], tensor[1] + gathered[1]
+        exposed = tensor.exposed(linear)
         hides = self.problem.stack.communication.ep_overlap * (
             x.e > 1
         )  # shards of an expert alone are not overlapped
         mixed = attention[0] + indexer[0], attention[1] + indexer[1]
-        exposed = [np.maximum(experts - hides * (linear[i] + mixed[i] + moved[i]), 0.0) for i in (0, 1)]
-        ahead = (linear[0], attention[0], indexer[0], moved[0], tensor[0], context[0], exposed[0])
-        back = (linear[1], attention[1], indexer[1], moved[1], tensor[1], context[1], exposed[1])
+        computed = (hides * (linear[i] + mixed[i] + moved[i]) for i in (0, 1))
+        exchanged = experts.exposed((next(computed), next(computed)))
+        ahead = (linear[0], attention[0], indexer[0], moved[0], exposed[0], context[0], exchanged[0])
+        back = (linear[1], attention[1], indexer[1], moved[1], exposed[1], context[1], exchanged[1])
         ahead_of = dict.fromkeys((gemm.name for gemm in gemms), zero)
         for gemm, seconds in zip(gemms, products, strict=True):
             ahead_of[gemm.name] = ahead_of[gemm.name] + seconds.forward
-        modules = {"core_attn": mixed[0], "moe": experts}
+        modules = {"core_attn": mixed[0], "moe": experts.total[0]}
         for op in ops:
             of_op = ahead_of[op.name] if op.product is not None else memory.get(op.name, zero)
             for name, share in op.modules.items():
                 modules[name] = modules.get(name, zero) + share * of_op
         if by_operations(keys).any():
             shares = kept_shares(self.problem, self.recipe, gemms, layer.wide)
-            modules["op"] = repeated_time(shares, ahead_of, memory, scan[0], tensor[0])
+            modules["op"] = repeated_time(shares, ahead_of, memory, scan[0], exposed[0])
         return _Passes(
             forward=dict(zip(TIME_TERMS, ahead, strict=True)),
             backward=dict(zip(TIME_TERMS, back, strict=True)),
             weight_gradient=weight_gradient,
-            tensor=tensor,
-            exchanged=exposed[0] + exposed[1],
+            tensor=exposed,
+            exchanged=exchanged[0] + exchanged[1],
             modules=modules,
         )
 
@@ -320,16 +322,19 @@ class LayerModel:
 
     def _attention(
         self, layer: Layer, x: LayerShape, keys: ConfigTable, groups: Groups
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
-        """Attention, its indexer and exposed context parallelism, forward and backward, and tensor parallelism
-        (`CommunicationModel.tensor_parallel`) for every key [s], evaluated once per distinct cut of attention."""
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array], PassSeconds]:
+        """Attention, its indexer and exposed context parallelism, forward and backward, and tensor parallelism for
+        every key [s], evaluated once per distinct cut of attention."""
         first, inverse = groups.attention
         x, keys = x.take(first), keys.take(first)
         attention, indexer = self.mixing.attention(layer, x, keys), self.mixing.indexer(layer, x, keys)
-        context = self.communication.context_parallel(layer, x, keys, attention)
-        of_cut = (attention, indexer, context, self.communication.tensor_parallel(layer, x))
-        attention, indexer, context, tensor = ((ahead[inverse], back[inverse]) for ahead, back in of_cut)
-        return attention, indexer, context, tensor
+        sent = context_messages(self.problem, self.links, layer, x, keys["cp_kind"])
+        share = self.problem.stack.communication.cp_overlap * (x.c - 1) / x.c  # beside the ring's steps
+        context = pass_seconds(sent, len(first)).exposed((share * attention[0], share * attention[1]))
+        tensor = pass_seconds(tensor_messages(self.problem, self.links, layer, x), len(first))
+        of_cut = (attention, indexer, context)
+        attention, indexer, context = ((ahead[inverse], back[inverse]) for ahead, back in of_cut)
+        return attention, indexer, context, tensor.take(inverse)
 
     def edges(self, keys: ConfigTable) -> EdgeCost:
         """Cost of the embedding, and of the head with the loss, for every key."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.cut import LayerShape
-from planner.cost.network.messages import whole_qkv_bytes
+from planner.cost.messages.sizes import whole_qkv_bytes
 from planner.cost.operations.norms import NORM_WORKING, STATISTIC_BYTES, wide_norm_bytes
 from planner.cost.operations.operation import Amount, Operation, Run, Shard
 from planner.cost.operations.residual import gradient_stream
@@ -24,7 +24,6 @@ from planner.cost.selective import by_operations, kept_bytes
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
 from planner.spec.layer import Layer
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 
@@ -68,7 +67,7 @@ def layer_memory(
     parts: dict[str, Array],
 ) -> LayerMemory:  # fmt: skip
     """What a layer holds whose operations keep `parts`."""
-    zero, torch = np.zeros(len(keys)), problem.stack.states.engine is StateEngine.TORCH
+    zero, torch = np.zeros(len(keys)), problem.stack.engine.plain_autograd
     everything, freed, least = sum(parts.values(), zero), zero, parts["input"]
     for bit, name in enumerate(RECOMPUTE_MODULES):
         extra = parts.get("moe_act", zero) if name == "moe" else zero
@@ -130,7 +129,7 @@ def weight_gradient_bytes(
         (read, written), stream = gemm.local(x), 1.0 if gemm.expert else x.sequence_split
         read, written = (read, written / stream) if gemm.shard is Shard.ROW else (read / stream, written)
         total = total + run.saved * rows * (read + written)
-    if not problem.stack.kernels.split_keeps_graph:
+    if not problem.stack.engine.plain_autograd:
         return total
     saved = 0.5 * total  # inputs of products are a part of what the graph keeps
     return np.maximum(kept + total - saved, total)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from planner.cost.device.graphs import LayerGraphs, no_graphs
 from planner.cost.layer import TIME_TERMS, LayerModel
-from planner.cost.network.collectives import all_gather_time, p2p_time
-from planner.cost.network.traffic import group_links, pipeline_links
+from planner.cost.messages.exposure import pass_seconds
+from planner.cost.messages.pipeline import boundary_messages, gathers_behind_boundary
+from planner.cost.network.traffic import BoundaryLinks, pipeline_links
 from planner.cost.operations.embedding_and_loss import HeadActivations
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
@@ -242,27 +243,15 @@ def _moments(
 def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) -> tuple[Array, Array]:
     """Seconds of point-to-point messages on the critical path of a step, and of those that lengthen it at least where
     one micro-batch's way from the first chunk to the last is on it."""
-    problem, cluster = model.problem, model.problem.cluster
+    problem, exposed = model.problem, model.problem.stack.communication.p2p_exposed
     t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
-    links = pipeline_links(t * c * d, p, cluster)
-    batch = keys["micro_batch"].astype(float)
-    tokens = batch * problem.job.timed_length(batch) / c
-    comm, nvlink = problem.stack.communication, cluster.tiers[0].hop_bandwidth
-    whole = model.recipe.activation_bytes * tokens * problem.model.hidden * problem.model.passed_streams
-    size = whole / (t if comm.p2p_scatters else np.where(keys["sp"] > 0, t, 1.0))
-    among = np.minimum(t * c * d * p, cluster.tiers[0].size)
-    hops = [
-        np.asarray(p2p_time(size, tier > 0, nvlink, bandwidth, model.links, among))
-        for tier, bandwidth in enumerate(links.bandwidth)
-    ]
+    links = pipeline_links(t * c * d, p, problem.cluster)
+    hops = boundary_seconds(model, keys, links)
     total = reduce(np.add, (count * hop for count, hop in zip(links.count, hops, strict=True)))
     largest_hop = reduce(
         np.maximum, (np.where(count > 0, hop, 0.0) for count, hop in zip(links.count, hops, strict=True))
     )
     wrap = np.choose(links.wrap, hops)
-    if comm.p2p_scatters:  # and the receivers gather (Narayanan 2021, arXiv 2104.04473, section 4.1)
-        gather = np.where((keys["sp"] > 0) | (p <= 1), 0.0, gather_behind_boundary(model, whole, t))
-        total, largest_hop, wrap = total + (p - 1) * gather, largest_hop + gather, wrap + gather
     time = hop_time(total, largest_hop, wrap, p, v, m)
     schedule = keys["schedule"]
     if (schedule > Schedule.INTERLEAVED).any():  # estimates; simulated where they matter
@@ -270,10 +259,12 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
         time = np.where(through, 2 * v * total, time)
     looped = ~np.isin(schedule, (Schedule.DUALPIPE, *FOLDED_SCHEDULES))
     way = np.where(looped, v * total + (v - 1) * wrap, total)
-    return np.asarray(comm.p2p_exposed * time), np.asarray(min(comm.p2p_exposed, 1.0) * way)
+    return np.asarray(exposed * time), np.asarray(min(exposed, 1.0) * way)
 
 
-def gather_behind_boundary(model: LayerModel, whole: Array | float, t: Array | float) -> Array:
-    """Seconds in which the tp ranks of a stage put together a message that each received a share of [s]."""
-    group = group_links(1.0, t, model.problem.cluster)
-    return np.asarray(all_gather_time(whole, group, model.links))
+def boundary_seconds(model: LayerModel, keys: ConfigTable, links: BoundaryLinks) -> list[Array]:
+    """From a stage's send until the next has what it needs, by the outermost tier of links between them (n,) [s]."""
+    behind = gathers_behind_boundary(model.problem, model.links, keys)
+    gather = pass_seconds(behind, len(keys)).total[0]
+    sends = boundary_messages(model.problem, model.links, keys, links)
+    return [np.asarray(one.seconds + gather) for one in sends]

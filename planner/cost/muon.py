@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from planner.cost.device.kernels import gemm_time, misaligned_slowdown
 from planner.cost.device.rates import HALF, DeviceRates
 from planner.cost.memory.state_bytes import StateBytes
-from planner.cost.network.collectives import all_gather_time
-from planner.cost.network.traffic import group_links
+from planner.cost.messages.exposure import pass_seconds
+from planner.cost.messages.tensor import momentum_message
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.config import ConfigTable
@@ -127,7 +127,7 @@ class MuonModel:
     def __init__(self, rates: DeviceRates, links: LinkRates) -> None:
         self.rates, self.links, self.problem = rates, links, rates.problem
         model = self.problem.model
-        self.flat = self.problem.stack.states.shards_matrices
+        self.flat = self.problem.stack.engine.shards_matrices
         self.kinds = [matrices_of(kind, model.hidden) for kind in model.layer_kinds]
         self.seconds = {matrix: self.products(matrix) for kind in self.kinds for matrix in kind}
 
@@ -182,8 +182,8 @@ class MuonModel:
         """Seconds in which ranks gather the fp32 momentum of a matrix that they divide (n,) [s]."""
         if not matrix.divided:
             return np.zeros(len(t))
-        group = group_links(1.0, t, self.problem.cluster)
-        return np.where(t > 1, all_gather_time(np.asarray(4.0 * matrix.elements), group, self.links), 0.0)
+        sent = momentum_message(self.problem, self.links, matrix.elements, t, matrix.expert)
+        return pass_seconds((sent,), len(t)).total[1]
 
     def _temporaries(self, t: Array, et: Array, alone: NDArray[np.bool_]) -> Array:
         """Bytes beside states while the largest matrix of the model is orthogonalised (n,), by ranks that hold it

@@ -21,7 +21,7 @@ from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Float8Scales, StateEngine
+from planner.spec.stack.kinds import Float8Scales
 
 Array = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ def gathers_float8(problem: Problem) -> bool:
     WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather; torchtitan 0.2.2 components/quantization/float8.py)."""
     rows = problem.stack.kernels.float8_scales is Float8Scales.ROW
     trained = problem.job.lora_rank is None and not problem.model.is_moe and not rows
-    return trained and problem.stack.states.casts_for_gathers(problem.job.precision)
+    return trained and problem.stack.engine.casts_for_gathers(problem.job.precision)
 
 
 def narrow_weights(problem: Problem) -> NarrowWeights | None:
@@ -114,18 +114,17 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
     job = problem.job
     if gathers_float8(problem):
         return NarrowWeights(1.0, 1.0, 1.0, True, False, cast=True)
-    if problem.stack.states.fp8_param_gather is None or job.lora_rank is not None:
+    if not problem.stack.engine.states_narrow() or job.lora_rank is not None:
         return None
-    gathers = problem.stack.states.keeps_narrow(job.precision, job.optimizer)
+    gathers = problem.stack.engine.keeps_narrow(job.precision, job.optimizer)
     delayed = job.precision is Precision.FP8
-    by_units = problem.stack.states.engine is StateEngine.MEGATRON_FSDP
     if job.precision in (Precision.FP8, Precision.FP8_CS):
         copies = 2.0 if reads_transposed(problem.cluster.accelerator) else 1.0
         return NarrowWeights(copies, 1.0, 1.0, gathers, delayed)
     if job.precision is Precision.FP8_BLOCKWISE:
         return NarrowWeights(2 * (1 + BLOCK_SCALE), 1 + BLOCK_SCALE, 1.0, gathers, False)
     if job.precision is Precision.FP8_MX:
-        sent = 1 + MX_SCALE if by_units else WIDE
+        sent = 1 + MX_SCALE if problem.stack.engine.gathers_as_read else WIDE
         return NarrowWeights(2 * (1 + MX_SCALE), 1 + MX_SCALE, sent, gathers, False, two_shards=True)
     if job.precision is Precision.NVFP4:
         return NarrowWeights(2 * NVFP4, NVFP4, NVFP4_SENT, gathers, False)

@@ -6,7 +6,7 @@ A stem is a configuration without that number. Left out: how the levels a row ga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,12 @@ from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.graph_pool import RowGraphs
 from planner.cost.memory.peak import Kept, MemoryCost, memory_cost, worst_moment
+from planner.cost.messages.data_parallel import exposed_data_parallel
 from planner.cost.pipeline.least_time import least_pipeline_time
 from planner.cost.pipeline.slowest import bubble_apart, bubble_time
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import (
     chance_of_full_memory,
-    exposed_data_parallel,
     measured_factor,
     slow_mode_time,
     straggling,
@@ -91,7 +91,7 @@ class PreparedCosts:
         stems = self.stems.take(part)
         batch = self.by_stem.batch(stems, part)
         p_row = pipelines.of_row[part][stem]
-        c_row, m = pipelines.stage_key[p_row], batch.microbatches[stem]
+        c_row, m = pipelines.stage_key[p_row], batch.data.microbatches[stem]
         # sharding leaves a pipeline as it is: its work is summed once for all rows that share it
         first, of_row = distinct(p_row, recompute_layers)
         own = self._pipelines_of(p_row[first], recompute_layers[first])
@@ -121,9 +121,9 @@ class PreparedCosts:
             of_step["own_runs"] = (factor - 1.0) * (subtotal + of_step["stragglers"])
         memory = self._memory(batch, stem, stems, recompute_layers, p_row, in_flight, keep_terms)
         of_step["memory_pressure"] = np.zeros(len(stem))
-        if stack.communication.slow_message:
+        if slow := stack.engine.message_when_full:
             chance = chance_of_full_memory(memory.device, cluster.accelerator.memory, stack.overhead.error)
-            of_step["memory_pressure"] = chance * slow_mode_time(m, batch.stages[stem], stack.communication)
+            of_step["memory_pressure"] = chance * slow_mode_time(m, batch.stages[stem], slow)
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:
@@ -154,13 +154,9 @@ class PreparedCosts:
 
     def _exposed(self, batch: Stems, stem: Index, recompute_layers: IntColumn, hiding: Array) -> Array:
         """Exposed seconds of data parallelism, under `hiding` seconds of a micro-batch."""
-        return exposed_data_parallel(
-            batch.scatter[stem], batch.gather[stem], hiding, batch.microbatches[stem], batch.zero[stem],
-            batch.layers[stem], batch.buckets[stem], batch.replicas[stem], self.model.problem.stack.communication,
-            batch.waits_whole[stem], batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
-            None if batch.shares is None else batch.shares[:, stem], (batch.turns[0][stem], batch.turns[1][stem]),
-            batch.aside[stem], batch.reduces_last[stem],
-        )  # fmt: skip
+        data, layers = batch.data.take(stem), batch.layers[stem]
+        data = replace(data, again=data.again + batch.third[stem] * recompute_layers / layers)
+        return exposed_data_parallel(data, hiding, layers, self.model.problem.stack.communication)
 
     def _memory(
         self, batch: Stems, stem: Index, stems: ConfigTable, recompute_layers: IntColumn, p_row: Index, in_flight: Kept,

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from planner.cost.adapters import linear_layers
 from planner.cost.device.updates import buckets_of, pieces, trained_tensors
 from planner.cost.edges import padded_vocabulary
-from planner.cost.fetches import (
+from planner.cost.engines.zero3_gathers import (
     Fetches,
+    Module,
     computed_meanwhile,
-    fetches_modules,
+    module_settings,
     modules_of,
     prefetch_blocked,
     reductions,
@@ -26,14 +27,15 @@ from planner.cost.fetches import (
     turning_share,
 )
 from planner.cost.memory.state_bytes import shard_groups
-from planner.cost.network.collectives import (
-    all_gather_time,
-    all_reduce_time,
-    broadcast_time,
-    reduce_scatter_time,
+from planner.cost.messages.data import (
+    StageLoad,
+    bucket_message,
+    data_messages,
+    embedding_message,
+    module_messages,
 )
+from planner.cost.messages.exposure import pass_seconds
 from planner.cost.network.communicators import communicator_bytes
-from planner.cost.network.traffic import group_links
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import Shard
 from planner.cost.params import layer_parameters, outer_parameters
@@ -195,9 +197,8 @@ class ShardModel:
         stays = self.staying_bytes(sent, outer, head, counts.sum(axis=0))
         units = mean_units(classes, held.stage)
         repeated = largest(sent[0] - stays[0]), largest(sent[1] - stays[1])
-        scatter, reduce, gather, again, buckets = self._collectives(
-            keys, copies, (heaviest, experts), gathered, repeated, units
-        )
+        load = StageLoad((heaviest, experts), gathered, repeated, units)
+        scatter, reduce, gather, again, buckets = self._collectives(keys, copies, load)
         widest = np.max(sum(held.of_kind), axis=0)
         fetches = self._fetches(
             keys, copies, (counts, held.begins, held.ends), (dense, expert), sent, heaviest + experts
@@ -235,7 +236,7 @@ class ShardModel:
         [bytes]; `outer`, `head`: parameters outside the layers and the head's among them, `layers`: how many a stage
         has (`StaysGathered`)."""
         half, kept = RECIPES[self.problem.job.precision].activation_bytes, 0.0 * outer
-        stage = self.problem.stack.states.stays_gathered
+        stage = self.problem.stack.engine.keeps_gathered
         if stage is StaysGathered.NOTHING:
             return kept, kept
         if stage is StaysGathered.HEAD:
@@ -251,48 +252,15 @@ class ShardModel:
         return width * (dense - outer) + half * outer, width * expert
 
     def _collectives(
-        self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array],
-        again: tuple[Array, Array], units: Array,
-    ) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
-        """Seconds of reduce-scatter and all-reduce of so many (dense, expert) parameters, of all-gather of so many
-        bytes, the share of those seconds in which the bytes `again` are gathered, and buckets. `units`: FSDP's, taken
-        as equally large.
-
-        Hybrid sharding gathers and scatters within groups of consecutive ranks, then all-reduces every shard over the
-        groups (Zhao 2023, arXiv 2304.11277, section 3.2.2).
-        """
-        comm, cluster, links = self.problem.stack.communication, self.problem.cluster, self.links
-        t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
-        gradient, bucket = comm.gradient_bytes, self.problem.stack.states.bucket_elements
-        tensors = trained_tensors(self.problem.model, self.problem.job) if comm.owner_messages else (0, 0)
-        replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
-        groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
-        sides = ((t, replicas, groups[0]), (e * et, expert_replicas, groups[1]))
-        scatter = reduce = gather = repeated = np.zeros(len(keys))
-        for size, whole, part, (inner, ranks, shards) in zip(reduced, gathered, again, sides, strict=True):
-            everyone, inside = (group_links(inner, group, cluster) for group in (ranks, shards))
-            sent = np.where(size > 0, np.maximum(units, 1.0), 1.0) if comm.unit_messages else 1.0
-            if comm.owner_messages:  # of no more ranks than there are tensors
-                sent = np.where(size > 0, np.clip(sum(tensors) / keys["pp"], 1.0, ranks), 1.0)
-            scatter = scatter + sent * comm.dp_time * reduce_scatter_time(
-                gradient * size / sent, inside, links
-            )
-            filled = np.maximum(size / bucket, 1.0) if bucket else 1.0  # DeepSpeed's, all-reduced one by one
-            reduce = reduce + filled * comm.dp_time * all_reduce_time(
-                gradient * size / filled, everyone, links
-            )
-            every = broadcast_time if comm.owner_messages else all_gather_time
-            seconds = sent * comm.dp_time * every(whole / sent, inside, links)
-            gather = gather + seconds
-            once_more = np.divide(part, whole, out=np.ones_like(whole), where=whole > 0)
-            repeated = repeated + seconds * once_more
-            if (shards < ranks).any():
-                across = group_links(inner * shards, ranks / shards, cluster)
-                each = gradient * size / shards / sent
-                scatter = scatter + sent * comm.dp_time * all_reduce_time(each, across, links)
-        buckets = (
-            gradient * (reduced[0] + reduced[1]) / comm.bucket_bytes if comm.bucket_bytes else 0 * reduced[0]
-        )
+        self, keys: ConfigTable, copies: Array, load: StageLoad
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """Seconds of reduce-scatter, of all-reduce and of all-gather of what stages carry, the share of those of the
+        gather in which it is repeated, and buckets."""
+        sent, number = data_messages(self.problem, self.links, keys, copies, load), len(keys)
+        scatter, reduce = (pass_seconds(part, number).total[1] for part in (sent.scatter, sent.reduce))
+        gather, repeated = pass_seconds(sent.gather, number).total
+        comm, trained = self.problem.stack.communication, load.trained[0] + load.trained[1]
+        buckets = comm.gradient_bytes * trained / comm.bucket_bytes if comm.bucket_bytes else 0 * trained
         share = np.divide(repeated, gather, out=np.ones_like(gather), where=gather > 0)
         return scatter, reduce, gather, share, buckets
 
@@ -320,33 +288,27 @@ class ShardModel:
     ) -> Fetches | None:  # fmt: skip
         """ZeRO 3 module by module. `held`: layers by kind (K, k, C), first and last stages (k, C); `whole`, `sent`:
         dense and expert weights (k, C), in parameters and in bytes; `reduced`: parameters with gradients (k,)."""
-        states, comm = self.problem.stack.states, self.problem.stack.communication
-        if not fetches_modules(states):
+        states = module_settings(self.problem.stack)
+        if states is None:
             return None
-        t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
+        t, number = keys["tp"].astype(float), len(keys)
         counts, *ends = held
         total = largest(whole[0] + whole[1])
         width = (sent[0] + sent[1]).sum(axis=1) / np.maximum((whole[0] + whole[1]).sum(axis=1), 1.0)
-        cluster, links, experts = self.problem.cluster, self.links, e * et
-        groups = (
-            group_links(t, copies * d * c, cluster),
-            group_links(experts, copies * t * c * d / experts, cluster),
-        )
 
-        def gathered(size: Array, expert: bool = False) -> Array:
-            return comm.dp_time * np.asarray(all_gather_time(width * size, groups[expert], links))
+        def gathered(*modules: Module) -> list[Array]:
+            messages = module_messages(self.problem, self.links, keys, copies, modules, width)
+            return [pass_seconds((one,), number).total[0] for one in messages]
 
         sums = np.zeros((3, *whole[0].shape))  # seconds of all and of released modules; modules
-        pooled, apart = np.zeros((2, len(t))), list[Array]()  # seconds, and weights used meanwhile
+        pooled, apart = np.zeros((2, number)), list[Array]()  # seconds, and weights used meanwhile
         for kind, layers in zip(self.kinds, counts, strict=True):
             modules = modules_of(kind, self.problem, t)
             late = prefetch_blocked(modules, states.live_parameters, states.prefetch_elements)
             freed = released(modules, states.reuse_distance)
             meanwhile = computed_meanwhile(modules, late)
-            for module, under, gone in zip(modules, meanwhile, freed, strict=True):
-                seconds = (
-                    module.repeats * gathered(module.size, module.expert) / (e if module.expert else 1.0)
-                )
+            of_modules = zip(modules, gathered(*modules), meanwhile, freed, strict=True)
+            for module, seconds, under, gone in of_modules:
                 one = np.broadcast_to(module.repeats + 0.0 * seconds, seconds.shape)
                 sums += np.array([layers * value[:, None] for value in (seconds, gone * seconds, one)])
                 both = np.array([seconds, under]) * layers.sum(axis=1)
@@ -354,23 +316,21 @@ class ShardModel:
                 pooled = pooled + both * ahead
                 apart.append(both * ~ahead)
         for stages, size in zip(ends, self.outer_modules(t), strict=True):
-            sums[0] += stages * gathered(size)[:, None]
+            (seconds,) = gathered(Module(size, 1, False))
+            sums[0] += stages * seconds[:, None]
             sums[2] += stages
-            pooled[0] += stages.sum(axis=1) * gathered(size)
-        gather, third, number = (largest(each) for each in sums)
+            pooled[0] += stages.sum(axis=1) * seconds
+        gather, third, modules_held = (largest(each) for each in sums)
         parts = np.moveaxis(np.array([pooled, *apart]), 0, 2)  # (2, k, J)
         shares = parts / np.maximum(parts.sum(axis=2, keepdims=True), 1e-30)
         shares[..., 0] += 1.0 - shares.sum(axis=2)  # of a model without modules
         turned = (turning_share(total, states.reuse_distance, again) for again in (False, True))
         plain, recomputed = turned
-        calls = reductions(reduced, number, states.bucket_elements)
-        scatter = (
-            calls
-            * comm.dp_time
-            * reduce_scatter_time(comm.gradient_bytes * reduced / calls, groups[0], links)
-        )
+        calls = reductions(reduced, modules_held, states.bucket_elements)
+        buckets = bucket_message(self.problem, self.links, keys, copies, reduced, calls)
+        scatter = pass_seconds((buckets,), number).total[1]
         some = np.maximum(gather, 1e-30)
-        return Fetches(gather, np.asarray(scatter), shares, 1 - plain, third / some + plain - recomputed)
+        return Fetches(gather, scatter, shares, 1 - plain, third / some + plain - recomputed)
 
     def with_heaviest(
         self, shards: Shards, stem: ConfigTable, classes: StageClasses, heaviest: Array
@@ -396,9 +356,8 @@ class ShardModel:
             count = classes.count[stage]
             sizes = (shards.adapters[same] * count).sum(axis=1) / count.sum(axis=1), np.zeros(number)
         copies, units = classes.copies[stage], mean_units(classes, stage)
-        scatter, reduce, gather, share, buckets = self._collectives(
-            keys, copies, sizes, gathered, again, units
-        )
+        load = StageLoad(sizes, gathered, again, units)
+        scatter, reduce, gather, share, buckets = self._collectives(keys, copies, load)
         return replace(
             shards.take(same), most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce,
             gather=gather, again=share, buckets=buckets, frozen=frozen,
@@ -441,12 +400,12 @@ class ShardModel:
         that divide those of experts [1].
 
         Largest over parameters, in the order in which modules hold them, of (k - 1) n_i + n_(i-1), k being the stack's
-        `step_tensors`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
+        `tensors_in_turn`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
         moment and what is made of it, and the denominator of the parameter before is not dropped until its name is
         taken. Sizes: embedding, then of every layer a norm before each half and matrices one by one (q, k, v, gate and
         up apart, all experts of a rank in one tensor), norm, head.
         """
-        model, copies = self.problem.model, self.problem.stack.states.step_tensors
+        model, copies = self.problem.model, self.problem.stack.engine.tensors_in_turn
         if not copies:
             return np.zeros_like(t)
         norm, head = np.full_like(t, float(model.hidden)), self._head_parameters(t)
@@ -478,17 +437,9 @@ class ShardModel:
         return held * padded_vocabulary(self.problem, t) * float(model.embedding_width) / t
 
     def copies_summed(self, keys: ConfigTable, copied: Array) -> Array:
-        """Seconds of the all-reduce between the first and the last stage that keeps two copies of an embedding alike,
-        of whole gradients in the width in which they are kept, behind all other reductions (Megatron-LM d98e8a6
-        core/distributed/finalize_model_grads.py, `_allreduce_word_embedding_grads`; DeepSpeed runtime/pipe/module.py,
-        allreduce_tied_weight_gradients)."""
-        trained = copied * (self.problem.job.lora_rank is None)
-        width = keys["tp"].astype(float) * keys["cp"] * keys["dp"]
-        group = group_links(
-            np.maximum((keys["pp"] - 1) * width, 1.0), np.full(len(keys), 2.0), self.problem.cluster
-        )
-        seconds = all_reduce_time(self.problem.stack.states.gradient * trained, group, self.links)
-        return np.where(trained > 0, self.problem.stack.communication.dp_time * seconds, 0.0)
+        """Seconds in which two copies of an embedding are kept alike (`messages.data.embedding_message`)."""
+        sent = embedding_message(self.problem, self.links, keys, copied)
+        return pass_seconds((sent,), len(keys)).total[1]
 
     def outer_modules(self, t: Array) -> tuple[Array, Array]:
         """Parameters of the embedding and of the head, which are gathered apart even where they are one."""

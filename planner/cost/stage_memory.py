@@ -11,26 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.edges import padded_vocabulary
+from planner.cost.engines.of_stack import engine_of
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory.idle_blocks import idle_blocks, lone_gradient
 from planner.cost.memory.moments import MemoryInputs
-from planner.cost.memory.state_bytes import (
-    StateBytes,
-    frozen,
-    on_device,
-    shard_groups,
-    state_bytes,
-    weights_sharded,
-)
+from planner.cost.memory.state_bytes import StateBytes, frozen, shard_groups
 from planner.cost.muon import WholeMatrices
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.pipeline.stages import StageClasses
 from planner.cost.shards import Shards
 from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTable, Schedule
-from planner.spec.job import FROZEN_BYTES, Job, Optimizer
+from planner.spec.job import FROZEN_BYTES
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -65,12 +57,12 @@ def memory_inputs(
     # stream and of an embedding, side by side: inputs of norms and projection
     heads = last * (1 + problem.model.mtp_layers)
     values = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0)
-    gathered = values * (t > 1)
-    torch = stack.states.engine is StateEngine.TORCH
-    # DTensor's embedding; that of a rank's own rows where nothing is divided
-    begins = np.ceil(classes.first.take(c_row, axis=0)) * (torch & (t > 1))[:, None]
+    # that of a rank's own rows where nothing is divided
+    begins = (
+        np.ceil(classes.first.take(c_row, axis=0)) * (stack.engine.sums_whole_embedding & (t > 1))[:, None]
+    )
     rows = padded_vocabulary(problem, t) * float(problem.model.embedding_width)
-    offload, engine = table["offload"], stack.states.engine
+    offload, engine = table["offload"], engine_of(stack)
     in_flight, depth = pipelines.in_flight.take(p_row, axis=0), levels.layers_of.take(c_row, axis=0)
     held, copied = in_flight, (offload & OFFLOAD_ACTIVATIONS) > 0
     if copied.any():
@@ -92,27 +84,27 @@ def memory_inputs(
         logit_gradient=last * head.gradient[l_row][:, None],
         boundary=in_flight
         * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
-        stage_buffers=_stage_buffers(
-            stack, table, layers, l_row, classes.first.take(c_row, axis=0), last, in_flight
+        stage_buffers=engine.stage_buffers(
+            table, layers, l_row, (classes.first.take(c_row, axis=0), last), in_flight
         ),
         adapters=states.adapters,
         stream=layers.stream[l_row],
         gather_buffers=gather_buffers(stack, table, layers, l_row),
-        deferred=idle_blocks(stack, table, layers, l_row, held, depth, gathered)
-        + lone_gradient(problem, table, values, outer, classes, c_row, weight_bytes),
-        states=on_device(states.dense, offload, engine),
-        expert_states=on_device(states.experts, offload, engine),
+        deferred=engine.waiting_blocks(table, layers, l_row, held, depth, values * (t > 1))
+        + engine.lone_gradient(problem, table, classes, c_row, values, outer),
+        states=engine.on_device(states.dense, offload),
+        expert_states=engine.on_device(states.experts, offload),
         zero=zero,
         shards=states.shared,
         expert_shards=states.expert_shared,
-        accumulates=_gradients_wait(stack, table, in_flight),
-        waits_whole=stack.states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
-        reduces_last=stack.states.reduces_last(table["zero"], table["num_microbatches"]),
-        reduces_aside=stack.communication.beside_compute(table["pp"], table["zero"]),
+        accumulates=engine.gradients_wait(table, in_flight).astype(np.float64),
+        waits_whole=stack.engine.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
+        reduces_last=stack.engine.reduces_last(table["zero"], table["num_microbatches"]),
+        reduces_aside=stack.engine.beside_compute(table["pp"], table["zero"]),
         weight_bytes=weight_bytes,
         step_elements=shards.step_elements[s_row],
         communicators=shards.communicators[s_row],
-        update_bytes=_update_bytes(stack, job),
+        update_bytes=engine.update_bytes(job),
         trained=float(job.lora_rank is None),
         holds_head=last > 0,
         narrow=states.beside,
@@ -150,13 +142,14 @@ def _states(
     """States of parameters that `replicas` ranks hold, dense and expert ones; those of adapters beside frozen ones."""
     stack, job, zero = problem.stack, problem.job, table["zero"].astype(float)
     shared, expert_shared = shard_groups(table["hsdp"].astype(float), *replicas)
-    dense = state_bytes(zero, shared, replicas[0], stack, job)
-    experts = state_bytes(zero, expert_shared, replicas[1], stack, job)
+    engine = engine_of(stack)
+    dense = engine.state_bytes(zero, shared, replicas[0], job)
+    experts = engine.state_bytes(zero, expert_shared, replicas[1], job)
     beside, widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
     outer = shards.outer.take(s_row, axis=0)
     if job.lora_rank is None:
         return _States(dense, experts, shared, expert_shared, np.zeros_like(outer), beside, widths)
-    bytes_, sharded = FROZEN_BYTES[job.frozen_bits], weights_sharded(zero, stack.states.engine)
+    bytes_, sharded = FROZEN_BYTES[job.frozen_bits], stack.engine.weights_sharded(zero)
     adapters = shards.adapters.take(s_row, axis=0) * dense.total[:, None]
     if bytes_ < weight_bytes:
         unquantised = np.where(sharded, 1.0 / shared, 1.0) * (weight_bytes - bytes_)
@@ -195,7 +188,10 @@ def gather_buffers(stack: Stack, table: ConfigTable, layers: Layers, l_row: Inde
     """Gathered inputs of a layer, made once (n,) [bytes]."""
     t = table["tp"].astype(float)
     return np.asarray(
-        stack.kernels.gather_buffer_bytes * layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
+        engine_of(stack).gather_buffer_bytes
+        * layers.hidden[l_row]
+        * np.where(table["sp"] > 0, t, 1.0)
+        * (t > 1)
     )
 
 
@@ -207,59 +203,6 @@ def least_buffers(problem: Problem, table: ConfigTable, layers: Layers) -> Array
     folded = np.isin(table["schedule"], FOLDED_SCHEDULES)[:, None]
     first = np.broadcast_to(np.array([1.0, 0.0]), (len(table), 2))
     last = np.where(folded, first, 1.0 - first)
-    held = _stage_buffers(stack, table, layers, rows, first, last, most[:, None] * np.ones((1, 2)))
+    held = engine_of(stack).stage_buffers(table, layers, rows, (first, last), most[:, None] * np.ones((1, 2)))
     staged = np.where(table["schedule"] == Schedule.DUALPIPE, 0.0, held.min(axis=1))
     return np.asarray(staged + gather_buffers(stack, table, layers, rows) + stack.overhead.workspace)
-
-
-def _stage_buffers(
-    stack: Stack,
-    table: ConfigTable,
-    layers: Layers,
-    l_row: Index,
-    first: Array,
-    last: Array,
-    in_flight: Array,
-) -> Array:
-    """What torch.distributed.pipelining keeps between stages beyond a layer's own input (n, C) [bytes].
-
-    With m micro-batches and v chunks, m (2 v) buffers of received activations and gradients, but none of activations on
-    the first and of gradients on the last stage; outputs of chunks in flight, or of all where they are kept to the end
-    of the step, of the last stage then the logits; less what the layers count: the inputs of chunks in flight. torch
-    2.13 and 2.6 distributed/pipelining/stage.py _prepare_forward_infra, _prepare_backward_infra, forward_one_chunk.
-    """
-    kernels = stack.kernels
-    if not kernels.received_bytes:
-        return np.zeros_like(in_flight)
-    v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
-    received = kernels.received_bytes * m * (2.0 * v - first - last)
-    sent = (v - last) * (m if kernels.keeps_outputs else in_flight)
-    width = layers.stream[l_row] / np.maximum(layers.hidden[l_row], 1.0)
-    hidden = layers.hidden[l_row][:, None] * (received + width[:, None] * (sent - in_flight * (v - first)))
-    logits = last * m * layers.head_memory.logits[l_row][:, None] if kernels.keeps_outputs else 0.0
-    return np.maximum(hidden + logits, 0.0) * (table["pp"] > 1)[:, None]
-
-
-def _gradients_wait(stack: Stack, table: ConfigTable, in_flight: Array) -> Array:
-    """1.0 where gradients exist with most micro-batches in flight (n, C): of earlier ones, so not where all are in
-    flight, or at the fixed addresses that a graph writes (torchtitan 0.3.0 trainer.py
-    zero_grad(set_to_none=disable_cuda_graphs))."""
-    fixed = (table["cuda_graph_impl"] > 0) & (stack.states.engine is StateEngine.TORCH)
-    more = table["num_microbatches"][:, None] > in_flight * (1 + 1e-9)
-    return np.asarray(more | fixed[:, None], dtype=np.float64)
-
-
-def _update_bytes(stack: Stack, job: Job) -> float:
-    """Temporaries of the update per parameter of a rank [bytes/parameter].
-
-    Megatron copies 16-bit gradients to fp32 (distrib_optimizer.py, _copy_model_grads_to_main_grads; Megatron-FSDP
-    too, param_and_grad_buffer.py update_main_grads) unless its
-    optimizer takes them as they are, as the one that keeps moments in 16 bits does (use_precision_aware_optimizer).
-    8-bit AdamW updates one parameter after the other, without torch's foreach kernels (torchao optim/adam.py step,
-    bitsandbytes optim/optimizer.py step).
-    """
-    if stack.states.engine is StateEngine.TORCH and job.optimizer is Optimizer.ADAMW_8BIT:
-        return 0.0
-    megatron = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
-    as_they_are = megatron and job.optimizer is Optimizer.ADAMW_BF16
-    return 0.0 if as_they_are else stack.states.optimizer_transient

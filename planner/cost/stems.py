@@ -12,17 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.device.kernels import memory_bound_time
+from planner.cost.engines.of_stack import engine_of
 from planner.cost.layer import LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.moments import MemoryInputs
-from planner.cost.memory.state_bytes import shard_groups, weights_sharded
+from planner.cost.memory.state_bytes import shard_groups
+from planner.cost.messages.data_parallel import DataParallel, reduces_whole
 from planner.cost.muon import WholeMatrices
 from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.stages import StageClasses, largest
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, Schedule
-from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -32,22 +33,14 @@ Index = NDArray[np.intp]
 class Stems:
     """Columns of a batch of stems that its leaves share; C stage classes."""
 
-    microbatches: Array
+    data: DataParallel
+    third: (
+        Array  # gathers for the backward pass that recomputation of every layer adds, as `DataParallel.again`
+    )
+    longer: Array  # buffers of gradients and weights over their parameters [1]
     v: Array
     stages: Array
-    zero: Array
-    waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
-    reduces_last: NDArray[np.bool_]  # so are they, weights being freed as ever, see `States.reduces_last`
-    aside: NDArray[np.bool_]  # they are reduced beside compute
-    replicas: Array
-    turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
-    scatter: Array
-    gather: Array
-    again: Array  # gathers for the backward pass over those for the forward pass
-    third: Array  # and what they are more where every layer is recomputed
-    shares: Array | None  # of gathers and of what hides each (2, n, J)
     layers: Array
-    buckets: Array
     copies: Array  # beside collectives, and sums of an embedding's two copies [s]
     once: Array  # optimizer update [s]
     overhead: Array  # the host's work once a step [s]
@@ -66,6 +59,7 @@ class StemModel:
         least: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.classes, self.least = model, classes, least
+        self.engine = engine_of(model.problem.stack)
         self.layers, self.pipelines, self.shards = layers, pipelines, shards
         self.layers_of = classes.layers.sum(axis=2)
         self.deepest = largest(self.layers_of)
@@ -78,51 +72,51 @@ class StemModel:
         t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
         zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-        sharded, engine = zero >= 1, problem.stack.states.engine
+        sharded = zero >= 1
         groups = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
         dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
-        states, comm = problem.stack.states, problem.stack.communication
+        states, comm = problem.stack.engine, problem.stack.communication
         held = states.shard_width(self.model.recipe.weight_bytes) * (dense + expert)
         if problem.job.lora_rank is not None:
             parts = (
                 each[s_row] / np.where(sharded, n, 1.0) for each, n in zip(shards.frozen, groups, strict=True)
             )
             held = next(parts) + next(parts)
-        moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
+        moved = self.engine.update_traffic(problem.job.optimizer) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
         scatter, gather, again, third = self._sharded(s_row, zero)
-        once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
+        scatter = np.where(reduces_whole(zero, comm), shards.reduce[s_row], scatter)
+        once, longer = memory_bound_time(moved, self.model.bandwidth, self.model.kernels), np.ones(len(zero))
+        carried = shards.most_dense[s_row] + shards.most_expert[s_row]
         if matrices is not None:
             once = once + matrices.seconds
-            longer = (
-                1.0 if self.least else matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row])
-            )
-            scatter, gather = scatter * longer, gather * longer
+            longer = longer if self.least else matrices.longer(carried)
         fetches = shards.fetches
-        return Stems(
+        data = DataParallel(
+            scatter=scatter * longer,
+            # frozen weights are gathered only where they are sharded; adapters are too small to count
+            gather=gather * longer * (problem.job.lora_rank is None or states.weights_sharded(zero)),
+            again=again,
+            zero=zero,
+            ranks=replicas,
             microbatches=table["num_microbatches"].astype(float),
+            buckets=shards.buckets[s_row],
+            waits_whole=states.accumulates_whole(table["pp"], table["zero"]),
+            reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
+            aside=states.beside_compute(table["pp"], table["zero"]),
+            turns=self._turns(table),
+            shares=None if fetches is None else fetches.shares[:, s_row],
+        )
+        return Stems(
+            data=data,
+            third=third,
+            longer=longer,
             v=table["vpp"].astype(float),
             stages=table["pp"].astype(float),
-            zero=zero,
-            waits_whole=states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
-            reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
-            aside=comm.beside_compute(table["pp"], table["zero"]),
-            replicas=replicas,
-            turns=self._turns(table),
-            scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
-            copies=shards.copied[s_row]
-            + self._copies_beside(
-                table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas, again
-            ),
-            # frozen weights are gathered only where they are sharded; adapters are too small to count
-            again=again,
-            third=third,
-            shares=None if fetches is None else fetches.shares[:, s_row],
-            gather=gather * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
+            copies=shards.copied[s_row] + self._copies_beside(table, carried, replicas, again),
             layers=self.deepest[c_row],
-            buckets=shards.buckets[s_row],
             offload=table["offload"],
             updated=dense + expert,
             held=held,
@@ -175,28 +169,22 @@ class StemModel:
 
     def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array, again: Array) -> Array:
         """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]; `again`
-        as `exposed_data_parallel` takes it."""
+        as `DataParallel` has it."""
         problem, comm = self.model.problem, self.model.problem.stack.communication
-        zero, m = table["zero"], table["num_microbatches"].astype(float)
-        states = problem.stack.states
-        once = states.accumulates_whole(table["pp"], zero)
-        last = once | states.reduces_last(zero, table["num_microbatches"])
-        reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~last, m, 1.0)
-        # FSDP's stage 2 gathers for the forward pass alone, DeepSpeed's after an update, into place
-        gathers = np.where(
-            zero >= 3, (1.0 + again) * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH))
-        )
-        gathers = np.where(once & (zero >= 3), again * m + 1.0, gathers) * (problem.job.lora_rank is None)
+        reductions, gathers = self.engine.collectives(table, again)
+        gathers = gathers * (problem.job.lora_rank is None)
         moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
         seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
-        return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
+        return np.where((replicas > 1) & (table["zero"] >= 1), seconds, 0.0)
 
     def _overhead(self, table: ConfigTable, s_row: Index) -> Array:
         """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part, but
         where a graph of the device's update launches all; the host's own update has none."""
         host, shards = self.model.problem.stack.host, self.shards
         tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
-        captured = host.update_captured & ((table["offload"] & OFFLOAD_OPTIMIZER) == 0)
+        captured = self.model.problem.stack.engine.captures_update & (
+            (table["offload"] & OFFLOAD_OPTIMIZER) == 0
+        )
         launched = np.where(captured, 0.0, host.tensor_update * tensors)
         return host.step_overhead + self.model.host.slowdown * launched
 
@@ -204,18 +192,15 @@ class StemModel:
         self, batch: Stems, stem: Index, kept: Array, slowest: Array, m: Array
     ) -> tuple[Array, Array]:
         """Seconds of copies to the host and of updates there, and of them those of a micro-batch."""
-        problem = self.model.problem
-        cluster, updated, states = problem.cluster, batch.updated[stem], problem.stack.states
+        problem, engine, weight = self.model.problem, self.engine, self.model.recipe.weight_bytes
+        cluster, updated = problem.cluster, batch.updated[stem]
         rates = copy_rate(cluster.accelerator), host_update_rate(cluster.accelerator)
-        recipe, torch = self.model.recipe, states.engine is StateEngine.TORCH
-        # FSDP's gradients go out in every micro-batch, and the weights are taken in where they are gathered
-        copied = 0.0 if torch else states.host_bytes or states.gradient + recipe.weight_bytes
-        sums = np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch
+        sums = engine.sums_on_host(m, batch.data.reduces_last[stem])
         return host_seconds(
             batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
-            states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
-            rates, problem.stack.communication.fsdp_overlap, copied,
-            sums * states.shard_width(recipe.weight_bytes) * updated, recipe.weight_bytes,
+            engine.host_traffic(problem.job.optimizer), float(cluster.devices_per_node),
+            rates, problem.stack.communication.fsdp_overlap, engine.copied_to_host(weight),
+            sums * problem.stack.engine.shard_width(weight) * updated, weight,
         )  # fmt: skip
 
 

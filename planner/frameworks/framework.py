@@ -26,7 +26,8 @@ from planner.spec.planned_config import MOST
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule, Violation, context_kinds_of
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack.engines import EngineKind
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 if TYPE_CHECKING:
     from planner.frameworks.adapters import Adapters
@@ -113,15 +114,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class StackSetting:
-    """A setting of the files that is a number of the stack: field `field` of its `section` is `value` times the model's
-    width to the power `power`. `engine`: of the stacks that have it, any where None."""
+    """A setting of the files that is a number of the stacks whose `section` has this field: `field` is `value` times
+    the model's width to the power `power`."""
 
     name: str
     section: str
     field: str
     value: float
     power: int = 0
-    engine: StateEngine | None = StateEngine.DEEPSPEED
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class ParsedConfig:
     dispatcher: Dispatcher | None = None
     param_gather: bool | None = None
     bf16_layers: tuple[int, int] = (0, 0)
-    engine: StateEngine | None = None
+    engine: EngineKind | None = None
     stack_options: tuple[str, ...] = ()
     usual_options: tuple[str, ...] = ()
     stack_settings: tuple[StackSetting, ...] = ()
@@ -238,7 +238,7 @@ class Framework:
     recognizes: Callable[[str, str], bool]
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
-    shards_all_by: StateEngine | None = None
+    shards_all_by: EngineKind | None = None
     usual_zero: int = 1
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]

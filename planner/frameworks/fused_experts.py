@@ -92,7 +92,7 @@ def padding_said(factor: float, pads: bool) -> tuple[StackSetting, ...]:
     """What files say of experts padded to one capacity; a factor of 0 or less is none (transformer_config.py)."""
     if not (pads and factor > 0):
         return ()
-    return (StackSetting(PADDED_TO, "kernels", "expert_padding", factor, engine=None),)
+    return (StackSetting(PADDED_TO, "kernels", "expert_padding", factor),)
 
 
 def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackSetting, ...]:
@@ -103,11 +103,11 @@ def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackS
     capacity = number(CAPACITY)
     if not capacity:
         return ()
-    found = (StackSetting(CAPACITY, "kernels", "expert_capacity", capacity, engine=None),)
+    found = (StackSetting(CAPACITY, "kernels", "expert_capacity", capacity),)
     if not stashes:
         return found
     stash = abs(number(STASHED)) or DEFAULT_STASH
-    return (*found, StackSetting(STASHED, "kernels", "expert_stash", stash, engine=None))
+    return (*found, StackSetting(STASHED, "kernels", "expert_stash", stash))
 
 
 FUSED_EXPERT_RULES: Final[tuple[Rule, ...]] = (

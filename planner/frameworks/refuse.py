@@ -42,7 +42,7 @@ def require_whole_recompute(launch: Launch, framework: str, offload: int = 0) ->
 
 def is_pure_bf16(launch: Launch) -> bool:
     """Does the plan's stack keep weights, gradients and moments in bf16, without fp32 masters?"""
-    return launch.stack is not None and launch.stack.states.pure_bf16
+    return launch.stack is not None and launch.stack.engine.pure_bf16
 
 
 def require_masters(launch: Launch, framework: str) -> None:

@@ -18,7 +18,7 @@ from planner.frameworks.framework import StackSetting
 _ZERO: Final = "zero_optimization."
 _MOST: Final = 1e15  # elements
 _PERSISTENT: Final = 1e5  # the default threshold
-# setting -> (field of the stack's states, times hidden to the power that Transformers' Trainer writes for "auto")
+# setting -> (field of the stack's engine, times hidden to the power that Transformers' Trainer writes for "auto")
 _ANY_STAGE: Final = {"reduce_bucket_size": ("bucket_elements", (1.0, 2))}
 _STAGE_3: Final = {
     "stage3_prefetch_bucket_size": ("prefetch_elements", (0.9, 2)),
@@ -64,14 +64,14 @@ def zero_settings(s: Settings, stage: int) -> tuple[tuple[StackSetting, ...], tu
     for name, (field, automatic) in {**_ANY_STAGE, **(_STAGE_3 if stage == 3 else {})}.items():
         value = s.values.get(_ZERO + name)
         if value == "auto" and automatic is not None:
-            found.append(StackSetting(name, "states", field, *automatic))
+            found.append(StackSetting(name, "engine", field, *automatic))
         elif value is not None and value != "auto":
-            found.append(StackSetting(name, "states", field, _elements(s, _ZERO + name)))
+            found.append(StackSetting(name, "engine", field, _elements(s, _ZERO + name)))
         if found and found[-1].field == "persistent_elements" and found[-1].value > _PERSISTENT:
             notes.append(f"{name} above {_PERSISTENT:g}: what stays gathered counts in time, not in memory")
     # absent or "auto": overlapped in stage 3 alone
     overlaps = s.flag(f"{_ZERO}overlap_comm", stage == 3)
-    found.append(StackSetting("overlap_comm", "communication", "reduces_aside", float(overlaps)))
+    found.append(StackSetting("overlap_comm", "engine", "overlap_comm", float(overlaps)))
     if stage < 3 and s.has(f"{_ZERO}allgather_bucket_size"):
         notes.append(
             "allgather_bucket_size changes nothing: with today's PyTorch DeepSpeed gathers updated weights at once"

@@ -100,7 +100,14 @@ def placement_facts(placement: Placement) -> dict[str, Any]:
                 "busy": a.busy,
                 "exposed": a.exposed,
                 "exchanges": [
-                    {"kind": str(e.kind), "what": e.what, "size": e.size, "calls": e.calls, "sent": e.sent}
+                    {
+                        "kind": str(e.kind),
+                        "what": e.what,
+                        "size": e.size,
+                        "calls": e.calls,
+                        "sent": e.sent,
+                        "hidden_by": str(e.hidden_by),
+                    }
                     for e in a.exchanges
                 ],
             }

@@ -256,7 +256,7 @@ def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) 
     layers = min(config.recompute_layers, deep)
     if layers and layers == before.recompute_layers:  # not asked for: whole chunks, or the whole stage
         layers = min(-(-layers // vpp) * vpp, deep)
-    zeros = problem.stack.limits.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
+    zeros = problem.stack.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
     zero = config.zero
     if config.dp * config.cp == 1:
         zero = 0

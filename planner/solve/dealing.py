@@ -117,7 +117,7 @@ def late_axes(space: Space) -> LateAxes:
     for (bits,) in space.axes.offload(1):
         offload |= bits
     return LateAxes(
-        zero=max(pinned.get("zero", (*limits.zero, *limits.zero_with_pp))),
+        zero=max(pinned.get("zero", limits.zero)),
         offload=offload,
         graphs=max(kind for (kind,) in space.axes.cuda_graph_impl(1)),
         paired=any(kind in _PAIRED for kind in schedules),

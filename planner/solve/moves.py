@@ -143,7 +143,7 @@ def _changes(config: ParallelConfig, problem: Problem, stages: set[int]) -> Chan
             yield finding("axes", **{axis: getattr(wider, axis)}), _with_batches(wider, problem)
     if problem.model.is_moe:
         yield finding("axes", ep=2 * config.ep), replace(config, ep=2 * config.ep)
-    zeros = problem.stack.limits.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
+    zeros = problem.stack.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
     for zero in zeros:
         if zero > config.zero:
             yield finding("axes", zero=zero), replace(config, zero=zero)

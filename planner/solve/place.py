@@ -7,7 +7,7 @@ jobs on the links, and traffic of different axes at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -15,17 +15,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.exchanges import Exchange, exchanges, link_time
+from planner.cost.messages.message import SentMessage
 from planner.cost.model import CostModel
-from planner.cost.network.traffic import (
-    GroupLinks,
-    boundary_tier,
-    group_links,
-    inside_links,
-    pipeline_links,
-)
+from planner.cost.network.traffic import GroupLinks, group_links
 from planner.frameworks import framework, framework_of_stack
 from planner.frameworks.framework import Framework
+from planner.solve.step_messages import StepMessages
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planned_config import PlannedConfig
@@ -43,6 +38,12 @@ GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "dp_cp": ("dense", ("dp", "cp")),
     "edp": ("expert", ("edp",)),
     "pp": ("dense", ("pp",)),
+}
+# groups of which the first that there is carries the messages of an axis
+_HOMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dp": ("dp_cp", "dp"),
+    "etp": ("etp", "tp"),
+    "edp": ("edp", "dp_cp", "dp"),
 }
 
 
@@ -94,9 +95,9 @@ class AxisPlace:
 
     `stride`: ranks between neighbours of a group. `tier`: the outermost tier of the cluster that any group crosses.
     `inside`: fewest ranks of a group in a domain of each tier. `same_rail`: in every node a group touches its ranks
-    have the same places, so that each talks to its like over one rail. `links`: rates of the collectives.
-    `exchanges`: what a rank of `stage` sends in a step. `busy`: seconds its links work for what the step's terms count,
-    `exposed`: those that nothing hides, absent until they are asked for (`solve/in_sight.py`).
+    have the same places, so that each talks to its like over one rail. `links`: those of its groups.
+    `exchanges`: what a rank of `stage` sends in a step. `exposed`: seconds of it that nothing hides [s], absent until
+    they are asked for (`solve/in_sight.py`).
     """
 
     axis: str
@@ -107,14 +108,18 @@ class AxisPlace:
     inside: tuple[int, ...]
     same_rail: bool
     links: GroupLinks
-    exchanges: tuple[Exchange, ...]
-    busy: float
+    exchanges: tuple[SentMessage, ...]
     exposed: float | None = None
 
     @property
     def sent(self) -> float:
         """Bytes that a rank sends in a step [bytes]."""
         return sum(exchange.sent_per_step for exchange in self.exchanges)
+
+    @property
+    def busy(self) -> float:
+        """Seconds that its links work for what the step's terms count [s]."""
+        return sum(exchange.busy for exchange in self.exchanges)
 
 
 @dataclass(frozen=True)
@@ -168,73 +173,38 @@ def place(model: CostModel, config: ParallelConfig, stage: int | None = None) ->
     problem = model.problem
     layout = layout_of(problem, config)
     chosen = config.pp // 2 if stage is None else stage
-    sent = exchanges(model, config, chosen)
-    axes = tuple(_axis(model, config, layout, name, sent, chosen) for name in GROUPS if layout.has(name))
+    messages = StepMessages.of(model, config)
+    sent = messages.of_stage(chosen)
+    axes = tuple(_axis(messages, layout, name, sent, chosen) for name in GROUPS if layout.has(name))
     numbering = _numbering(problem.stack.framework).title
     ordered = tuple(sorted(axes, key=lambda a: (a.stride, a.size)))
     return Placement(config, problem.cluster, numbering, layout, chosen, ordered)
 
 
 def _axis(
-    model: CostModel, config: ParallelConfig, layout: Layout, name: str, sent: Sequence[Exchange], stage: int
+    messages: StepMessages, layout: Layout, name: str, sent: Sequence[SentMessage], stage: int
 ) -> AxisPlace:
-    cluster = model.problem.cluster
+    cluster = messages.model.problem.cluster
     groups = layout.groups(name)
     count, size = groups.shape
     inside = tuple(_fewest_inside(groups, tier.size) for tier in cluster.tiers)
     tier = next((k for k, n in enumerate(inside) if n == size), len(inside) - 1)
     stride = int((groups[:, 1] - groups[:, 0]).min())
-    own = tuple(e for e in sent if e.axis == messages_of(name, layout))
-    links = _links(inside, size, stride, cluster)
+    own = tuple(one for one in sent if home_of(one.axis, layout) == name)
+    links = group_links(float(stride), float(size), cluster)
     if name == "pp":
-        links = _boundary(config, layout, stage, cluster)
-    busy = seconds_of(own, links, model)
+        at = messages.boundary(stage).links
+        parts = (at.ranks, at.local, at.scale_up, at.fabric)
+        ranks, local, scale_up, fabric = (float(np.asarray(part).item()) for part in parts)
+        links = GroupLinks(ranks, local, scale_up, fabric, fabric)
     rail = _same_rail(groups, cluster.devices_per_node)
-    return AxisPlace(name, size, count, stride, tier, inside, rail, links, own, busy)
+    return AxisPlace(name, size, count, stride, tier, inside, rail, links, own)
 
 
-def seconds_of(messages: Iterable[Exchange], links: GroupLinks, model: CostModel) -> float:
-    """Seconds that the links of a group work for a step's messages, without those under compute."""
-    cluster, seconds = model.problem.cluster, 0.0
-    for e in messages:
-        if not e.hidden:
-            used = links if e.part is None else group_links(e.part[1], e.part[0], cluster)
-            seconds += e.calls * link_time(e, used, model.links)
-    return seconds
-
-
-def messages_of(group: str, layout: Layout) -> str:
-    """The axis under which the messages of a group are counted: gradients go over dp x cp where there is cp."""
-    if group == "dp_cp":
-        return "dp"
-    return "" if group == "dp" and layout.has("dp_cp") else group
-
-
-def _links(inside: tuple[int, ...], size: int, stride: int, cluster: Cluster) -> GroupLinks:
-    """As `cost.network.traffic.group_links`, from the ranks that are really inside each domain."""
-    local, fabric, alone = inside[0], np.inf, np.inf
-    for ranks, tier in zip(inside, cluster.tiers[1:], strict=False):
-        if ranks < size:
-            fabric = min(fabric, ranks / local * tier.bandwidth)
-            alone = min(alone, tier.bandwidth_alone)
-    if np.isinf(fabric):
-        fabric = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth
-    scale_up, torus = inside_links(float(stride), float(local), cluster)
-    message = float(min(fabric * local, alone))
-    return GroupLinks(float(size), float(local), scale_up, float(fabric), message, torus)
-
-
-def _boundary(config: ParallelConfig, layout: Layout, stage: int, cluster: Cluster) -> GroupLinks:
-    """Links of the messages from a stage to the next; `local`: 1 where they leave the scale-up domain, else the
-    devices of it that send at once, pp at least."""
-    order = layout.dense_order
-    width = int(np.prod([layout.sizes[axis] for axis in order[: order.index("pp")]]))
-    tier = boundary_tier(min(stage, config.pp - 2), width, cluster)
-    links = pipeline_links(float(width), float(config.pp), cluster)
-    bandwidth = float(links.bandwidth[tier])
-    inside = max(config.pp, min(width * config.pp, cluster.tiers[0].size))
-    local, scale_up = 1.0 if tier else float(inside), cluster.tiers[0].hop_bandwidth
-    return GroupLinks(float(config.pp), local, scale_up, bandwidth, bandwidth)
+def home_of(axis: str, layout: Layout) -> str:
+    """The group whose messages those of an axis are: gradients go over dp x cp where there is cp; where experts have no
+    grid of their own, over those of the dense parts; "" where none of them has more than one rank."""
+    return next((group for group in _HOMES.get(axis, (axis,)) if layout.has(group)), "")
 
 
 def _fewest_inside(groups: Grid, domain: int) -> int:

@@ -169,7 +169,7 @@ def fitting_changes(
         change = Change(option="stack", value=narrow.stack.name)
         found.append(finding("gradients_16", change, fits, configuration=config))
     for optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT):
-        states = problem.stack.states
+        states = problem.stack.engine
         if states.moment_bytes(optimizer) < states.moment_bytes(job.optimizer):
             config = fastest(replace(problem, job=replace(job, optimizer=optimizer)), restrict)
             if config:
@@ -211,7 +211,7 @@ def _more_devices(
 def _with_gradients_16(problem: Problem) -> Problem | None:
     """The same with gradients kept and reduced in 16 bits, where the stack has them wider and knows the option."""
     known = GRADIENTS_16 in (option.name for option in options_for(problem.stack))
-    wide = problem.stack.states.gradient > 2.0 and problem.job.precision is not Precision.FP32
+    wide = problem.stack.engine.gradient > 2.0 and problem.job.precision is not Precision.FP32
     if not (known and wide and is_shipped(problem.stack.name)):
         return None
     return replace(problem, stack=with_options(problem.stack, [GRADIENTS_16]))

@@ -19,7 +19,7 @@ from planner.space.mixer_rules import INDEXER_RULES, SCAN_RULES
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
 from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack import Limits
+from planner.spec.stack import Stack
 
 
 def _offload_supported(columns: Columns, problem: Problem) -> Mask:
@@ -113,9 +113,8 @@ def _moe_sp(columns: Columns, problem: Problem) -> Mask:
 
 
 def _zero_supported(columns: Columns, problem: Problem) -> Mask:
-    limits = problem.stack.limits
-    allowed = np.isin(columns["zero"], limits.zero)
-    return allowed & ((columns["pp"] == 1) | np.isin(columns["zero"], limits.zero_with_pp))
+    allowed = np.isin(columns["zero"], problem.stack.limits.zero)
+    return allowed & ((columns["pp"] == 1) | np.isin(columns["zero"], problem.stack.zero_with_pp))
 
 
 def _hybrid_groups(columns: Columns, problem: Problem) -> Mask:
@@ -163,9 +162,9 @@ def _either(values: Sequence[int]) -> str:
     return " or ".join(map(str, values))
 
 
-def _zero_stages(limits: Limits) -> str:
+def _zero_stages(stack: Stack) -> str:
     """The ZeRO stages of a stack, and with a pipeline those where they are others."""
-    alone, with_pp = _either(limits.zero), _either(limits.zero_with_pp)
+    alone, with_pp = _either(stack.limits.zero), _either(stack.zero_with_pp)
     return alone if with_pp == alone else f"{alone} ({with_pp} with a pipeline)"
 
 
@@ -291,7 +290,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "zero-supported", ("pp", "zero"), _zero_supported,
         "the stack shards as ZeRO {zeros}",
-        "choose one of these", STACK, lambda p: {"zeros": _zero_stages(p.stack.limits)}, told=("zero", "pp"),
+        "choose one of these", STACK, lambda p: {"zeros": _zero_stages(p.stack)}, told=("zero", "pp"),
     ),
     Rule(
         "offload-supported", ("pp", "zero", "offload"), _offload_supported,

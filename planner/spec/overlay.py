@@ -17,10 +17,10 @@ from planner.errors import InputError
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors
 from planner.spec.own_run import OwnRun
-from planner.spec.stack import Stack
+from planner.spec.stack import Calibration, Stack
 
 LONGEST_NAME: Final = 200  # characters
-SECTIONS: Final = ("compute", "host", "communication", "states", "overhead")
+SECTIONS: Final = ("compute", "host", "communication", "engine", "overhead")
 Factor = Annotated[float, Field(gt=0.01, lt=100, allow_inf_nan=False)]
 
 
@@ -64,6 +64,11 @@ class Overlay(BaseModel):
     runs: tuple[OwnRun, ...] = ()
     band: Annotated[float, Field(gt=0, le=2)] | None = None
 
+    @property
+    def said(self) -> str:
+        """Its name, date and measurements in a line."""
+        return f"{self.name} ({self.date}): {'; '.join(self.made_from)}"
+
     def of_stack(self, stack: Stack) -> Stack:
         """The stack with this file's numbers in place of its own. Raises `InputError`."""
         if self.stack and self.stack != stack.name:
@@ -76,9 +81,7 @@ class Overlay(BaseModel):
         for path, value in self.values.items():
             stack = _with_value(stack, path, value)
         update: dict[str, Any] = {
-            "calibration": f"{self.name} ({self.date}): {'; '.join(self.made_from)}",
-            "calibration_level": self.level,
-            "measured": self.runs,
+            "calibration": Calibration(said=self.said, level=self.level, runs=self.runs)
         }
         return stack.model_copy(
             update=update if self.band is None else {**update, "band": self.band, "band_widening": 0.0}

@@ -15,7 +15,7 @@ from planner.spec.job import Job, Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import ContextExchange, StateEngine
+from planner.spec.stack.kinds import ContextExchange
 
 Columns = Mapping[str, IntColumn]
 
@@ -53,8 +53,8 @@ class Problem:
     @property
     def deals_matrices(self) -> bool:
         """Does the optimizer update whole matrices? Megatron-Core's Muon, and one on shards; others' are not costed."""
-        megatron = self.stack.framework == "megatron" and self.stack.states.engine is StateEngine.CONTIGUOUS
-        costed = megatron or self.stack.states.shards_matrices
+        megatron = self.stack.framework == "megatron" and self.stack.engine.deals_matrices
+        costed = megatron or self.stack.engine.shards_matrices
         return costed and self.job.optimizer is Optimizer.MUON and self.job.lora_rank is None
 
 

@@ -32,6 +32,7 @@ from planner.solve.splits.split import solve_split
 from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay
 from planner.spec.own_run import OwnRun
+from planner.spec.stack import Calibration
 from tests.calibrate import logs
 
 BASE = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=8192, global_batch="128")
@@ -142,9 +143,9 @@ def test_no_split_of_a_measured_configuration_is_faster_than_its_bounds() -> Non
     shipped = [observe(BASE, f"1 s:{text}")[0] for text in ("tp=2,pp=2", "tp=1,pp=4", "tp=4")]
     for factor in (0.7, 1.4):
         measured = OwnRun.of(shipped[0].problem.model, shipped[0].problem.job, shipped[0].config, factor)
-        problem = replace(
-            shipped[0].problem, stack=shipped[0].problem.stack.model_copy(update={"measured": (measured,)})
-        )
+        calibration = Calibration(said="own", level="L2", runs=(measured,))
+        own_stack = shipped[0].problem.stack.model_copy(update={"calibration": calibration})
+        problem = replace(shipped[0].problem, stack=own_stack)
         table = ConfigTable.of([seen.config for seen in shipped])
         plain, own = (CostModel(of, *rates_of(of.cluster)) for of in (shipped[0].problem, problem))
         before, cost = plain.evaluate(table), own.evaluate(table, keep_terms=True)

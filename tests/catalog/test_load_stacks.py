@@ -25,6 +25,7 @@ from planner.report.words import texts
 from planner.spec.machine.load_cluster import accelerator_names
 from planner.spec.precision import Precision
 from planner.spec.stack import UNLIKE_BAND
+from planner.spec.stack.engines import MegatronFsdp
 from planner.spec.stack.kinds import AttentionKernel
 
 
@@ -93,6 +94,8 @@ def test_a_file_may_extend_the_newest_of_a_family(tmp_path: Path) -> None:
         ("host: {layer_floor: 3}", "host.layer_floor"),
         ("host: {typo: 3 ms}", "host.typo"),
         ("band: -1", "band"),
+        ("engine: {kind: fully_shard, bucket_elements: 5e8}", r"engine\.fully_shard\.bucket_elements"),
+        ("engine: {gradient: 2}", "contiguous, nanotron, xla, fully_shard"),
     ],
 )
 def test_bad_fields_are_named(tmp_path: Path, text: str, field: str) -> None:
@@ -117,6 +120,15 @@ def test_a_file_states_what_differs_from_the_stack_it_extends(tmp_path: Path) ->
             read_stack(file)
 
 
+def test_an_engine_of_another_kind_takes_nothing_of_the_one_it_replaces(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    head = f"name: mine\ndescription: d\nreleased: r\nsource: s\nextends: {DEFAULT_STACK}\n"
+    file.write_text(f"{head}engine: {{kind: megatron_fsdp}}\n")
+    assert read_stack(file).engine == MegatronFsdp()
+    file.write_text(f"{head}engine: {{gradient: 2.0}}\n")
+    assert read_stack(file).engine == load_stack(DEFAULT_STACK).engine.model_copy(update={"gradient": 2.0})
+
+
 def test_unreadable_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     for text in ("[1, 2", "- a", "\x00"):
@@ -139,7 +151,7 @@ def test_bands_grow_with_devices_and_for_mixtures() -> None:
 def test_options_follow_the_name() -> None:
     stack = load_stack("Megatron 2026+no-fp8-param-gather")
     assert stack.name == "megatron-2026+no-fp8-param-gather"
-    assert stack.states.fp8_param_gather == ()
+    assert stack.engine.fp8_param_gather == ()
     assert load_stack(stack.name) == stack
     for unknown in ("megatron-2026+fsdp", "torchtitan-2026+fp8-param-gather", "megatron-2026+"):
         with pytest.raises(UnknownNameError, match="option of stack"):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.exchanges import exchanges
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import gemm_flops
 from planner.cost.params import layer_parameters, model_parameters
@@ -16,6 +15,7 @@ from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details
 from planner.frameworks.megatron.architecture import check_release, model_options
 from planner.frameworks.programs import check_program
+from planner.solve.step_messages import step_messages
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -123,8 +123,9 @@ class TestSums:
 
     def test_stages_pass_the_mean_of_all_layers(self) -> None:
         assert read().passed_streams == 1 + np.mean([0, 1, 1, 2, 2, 3])
+        config = ParallelConfig(dp=8, pp=2)
         six, two = (
-            next(e.size for e in exchanges(costs(problem(model, stack="megatron-2026")), ParallelConfig(dp=8, pp=2), 0)
+            next(e.size for e in step_messages(costs(problem(model, stack="megatron-2026")), config, 0)
                  if e.axis == "pp")
             for model in (read(attn_res_block_size=6), read())
         )  # fmt: skip

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
+from planner.cost import host as host_time
 from planner.cost.host import HostModel
 from planner.cost.params import model_parameters
 from planner.errors import UnknownNameError
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
+from planner.spec.stack.engines import DeepSpeed, States
 from tests.problems import costs, dense_model, operations, problem, seconds_of, with_section
 
 SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="deepspeed-2025")
@@ -33,16 +35,12 @@ def test_a_rank_alone_copies_nothing() -> None:
 
 
 def test_an_update_moves_norms_casts_and_scaled_gradients_too() -> None:
-    bare = with_section(SUBJECT, "states", step_extra=0.0)
-    assert seconds_of(SUBJECT, "optimizer", 2) / seconds_of(bare, "optimizer", 2) == pytest.approx(
-        (30 + 40) / 30
-    )
-    assert seconds_of(bare, "optimizer", 2) == pytest.approx(30 * PARAMETERS / 8 / RATE, rel=1e-3)
+    assert seconds_of(SUBJECT, "optimizer", 2) == pytest.approx((30 + 40) * PARAMETERS / 8 / RATE, rel=1e-3)
 
 
 def sent(zero: int) -> dict[str, tuple[str, float]]:
     config = ParallelConfig(dp=8, zero=zero, num_microbatches=4)
-    return {e.what: (e.kind.value, e.calls) for e in exchanges(costs(SUBJECT), config, 0)}
+    return {e.what: (e.kind.value, e.calls) for e in step_messages(costs(SUBJECT), config, 0)}
 
 
 def test_zero_1_and_2_all_reduce_gradients_and_gather_weights_once() -> None:
@@ -61,22 +59,21 @@ def test_all_reduced_gradients_take_longer_than_scattered_ones() -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-def test_a_pipeline_reduces_behind_its_last_micro_batch(zero: int) -> None:
+def test_a_pipeline_reduces_behind_its_last_micro_batch(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
     hiding = with_section(SUBJECT, "communication", dp_overlap=0.8)  # as PyTorch's DDP
-    beside = with_section(hiding, "communication", reduces_after_pipeline=False)
-    none = with_section(beside, "communication", dp_overlap=0.0, sharded_dp_overlap=0.0)
-    behind, hidden, whole = (
-        seconds_of(subject, "dp_comm", zero, pp=2, dp=4, num_microbatches=8)
-        for subject in (hiding, beside, none)
-    )
+    none = with_section(hiding, "communication", dp_overlap=0.0, sharded_dp_overlap=0.0)
+    deep = {"pp": 2, "dp": 4, "num_microbatches": 8}
+    behind, flat = seconds_of(hiding, "dp_comm", zero, **deep), seconds_of(hiding, "dp_comm", zero)
+    monkeypatch.setattr(DeepSpeed, "beside_compute", States.beside_compute)
+    hidden, whole = (seconds_of(subject, "dp_comm", zero, **deep) for subject in (hiding, none))
     assert behind == pytest.approx(whole)
     assert behind > 1.3 * hidden
-    assert seconds_of(hiding, "dp_comm", zero) == seconds_of(beside, "dp_comm", zero)
+    assert flat == seconds_of(hiding, "dp_comm", zero)
 
 
 def test_a_pipeline_has_one_bucket_of_gradients() -> None:
     table = ConfigTable.of([ParallelConfig(dp=8, zero=1), ParallelConfig(dp=4, pp=2, zero=1)])
-    assert SUBJECT.stack.communication.beside_compute(table["pp"], table["zero"]).tolist() == [True, False]
+    assert SUBJECT.stack.engine.beside_compute(table["pp"], table["zero"]).tolist() == [True, False]
 
 
 def attention(stack: str, model: str) -> tuple[float, float, float]:
@@ -122,12 +119,12 @@ def test_hooks_take_the_host_time_for_every_module_that_stage_3_gathers() -> Non
     assert [*np.diff(ahead), *np.diff(behind)] == pytest.approx([hooks, hooks])
 
 
-def test_stage_3_waits_for_the_host_where_texts_are_short() -> None:
+def test_stage_3_waits_for_the_host_where_texts_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     short = problem(dense_model(4), "1x8 a100", seq_len=256, global_batch=32, stack="deepspeed-2025")
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
-    step = [
-        float(costs(each).evaluate(ConfigTable.of([config])).step_time[0])
-        for each in (short, with_section(short, "host", module_hooks=0.0, layer_hooks=0.0))
-    ]
+    with_hooks = costs(short).evaluate(ConfigTable.of([config])).step_time[0]
+    monkeypatch.setattr(host_time, "MODULE_HOOKS", 0.0)
+    monkeypatch.setattr(host_time, "LAYER_HOOKS", 0.0)
+    without = costs(short).evaluate(ConfigTable.of([config])).step_time[0]
     # 4 layers of 4 micro-batches, forward and backward, at most; most of it, since their kernels take less
-    assert 0.7 < (step[0] - step[1]) / (4 * 4 * 2 * (7 * 0.3e-3 + 0.65e-3)) <= 1.0
+    assert 0.7 < (with_hooks - without) / (4 * 4 * 2 * (7 * 0.3e-3 + 0.65e-3)) <= 1.0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from planner.cost.exchanges import exchanges
-from planner.cost.fetches import (
+from planner.cost.engines.zero3_gathers import (
     Module,
     computed_meanwhile,
     modules_of,
@@ -15,13 +16,15 @@ from planner.cost.fetches import (
     released,
     turning_share,
 )
+from planner.cost.messages.data_parallel import exposed_data_parallel
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.traffic import GroupLinks
 from planner.cost.params import model_parameters
-from planner.cost.pipeline.step import exposed_data_parallel
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.load_model import load_model
 from planner.spec.stack.time import Communication
+from tests.cost.messages.test_data_parallel import row_of
 from tests.problems import costs, problem
 
 ONE = np.ones(1)
@@ -59,13 +62,12 @@ def test_a_module_is_fetched_under_the_one_before_it() -> None:
 
 def test_products_hide_no_more_than_the_gather_that_runs_beside_them() -> None:
     comm = Communication(fsdp_overlap=1.0, overlap_slowdown=0.0, bucket_latency="0 s")
-    one = [
-        np.array([v]) for v in (0.0, 1.0, 3.0, 1.0, 3.0, 100.0, 0.0, 8.0)
-    ]  # a gather of 1 s, a forward of 1 s
-    alone = exposed_data_parallel(*one, comm)  # type: ignore[arg-type]
+    # a gather of 1 s, a forward of 1 s
+    row, under = row_of((0.0, 1.0, 1.0, 3.0, 8.0, 1.0, 0.0)), (np.array([3.0]), np.array([100.0]))
+    alone = exposed_data_parallel(row, *under, comm)
     shares = np.array([[[0.75, 0.25]], [[0.25, 0.75]]])
     # forward 0.75 - 0.25; backward, of 2 s, 0.75 - 0.5
-    ahead = exposed_data_parallel(*one, comm, 0.0, 1.0, shares)  # type: ignore[arg-type]
+    ahead = exposed_data_parallel(replace(row, shares=shares), *under, comm)
     assert float(alone[0]) == pytest.approx(0.01)
     assert float(ahead[0]) == pytest.approx(0.5 + 0.25)
 
@@ -102,7 +104,7 @@ def test_messages_add_up_to_the_weights_of_every_pass(recompute: int) -> None:
     subject = problem(load_model("llama-3-8b"), "1x8 h100", global_batch=32, stack="deepspeed-2025")
     kind = Recompute.FULL if recompute else Recompute.NONE
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4, recompute=kind, recompute_layers=recompute)
-    weights = [e for e in exchanges(costs(subject), config, 0) if e.what == "weights"]
+    weights = [e for e in step_messages(costs(subject), config, 0) if e.what == "weights"]
     total = float(model_parameters(subject.model).total)
     kept = 1e9 / (3 if recompute else 2) / total
     assert sum(e.size * e.calls for e in weights) == pytest.approx(4 * (2 - kept) * 2 * total, rel=1e-3)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.exchanges import exchanges
 from planner.cost.params import model_parameters
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.rule import Problem
@@ -40,11 +40,11 @@ def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_th
 
 
 def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() -> None:
-    waiting = with_section(SUBJECT, "states", microbatches_accumulate_whole=True)
+    waiting = with_section(SUBJECT, "engine", microbatches_accumulate_whole=True)
     many, lone = (ParallelConfig(dp=8, zero=3, num_microbatches=m) for m in (4, 1))
     units = SUBJECT.model.num_layers + 2
-    sent = {e.what: e.calls for e in exchanges(costs(waiting), many, 0) if e.axis == "dp"}
-    assert sent == {"gradients": units, "weights": 4 * (2 * units - 1)}  # the head stays gathered
+    sent = {e.what: e.calls for e in step_messages(costs(waiting), many, 0) if e.axis == "dp"}
+    assert sent == {"gradients": units, "weights": pytest.approx(4 * (1 + ONCE_MORE) * units, rel=1e-3)}
 
     def held(subject: Problem, config: ParallelConfig, phase: str) -> float:
         detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
@@ -61,13 +61,16 @@ def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() 
 def test_every_layer_the_embedding_and_the_head_are_messages() -> None:
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
     units = SUBJECT.model.num_layers + 2
-    sent = {e.what: e for e in exchanges(costs(SUBJECT), config, 0) if e.axis == "dp"}
+    sent = {e.what: e for e in step_messages(costs(SUBJECT), config, 0) if e.axis == "dp"}
     assert sent["gradients"].calls == 4 * units
-    assert sent["weights"].calls == 4 * (2 * units - 1)  # the head stays gathered
+    assert sent["weights"].forward == 4 * units
+    assert sent["weights"].backward == pytest.approx(
+        4 * ONCE_MORE * units, rel=1e-3
+    )  # the head stays gathered
     carried = sent["weights"].calls * sent["weights"].size
     assert carried == pytest.approx(4 * (1 + ONCE_MORE) * 2 * PARAMETERS, rel=1e-3)
     whole = with_section(SUBJECT, "communication", unit_messages=False)
-    of_step = [e.calls * e.sent for e in exchanges(costs(whole), config, 0) if e.what == "weights"]
+    of_step = [e.calls * e.sent for e in step_messages(costs(whole), config, 0) if e.what == "weights"]
     assert sent["weights"].calls * sent["weights"].sent == pytest.approx(of_step[0])
 
 
@@ -82,7 +85,7 @@ def test_attention_in_triton_is_slower_backward_than_forward() -> None:
 
 def held_at(stage: StaysGathered, zero: int = 3) -> dict[str, float]:
     """Gathered weights [bytes] at the loss and where the head's backward pass starts, of one rank of eight."""
-    subject = with_section(SUBJECT, "states", stays_gathered=stage)
+    subject = with_section(SUBJECT, "engine", stays_gathered=stage)
     detail = (
         costs(subject).evaluate(ConfigTable.of([ParallelConfig(dp=8, zero=zero)]), keep_terms=True).detail
     )
@@ -103,7 +106,7 @@ def test_what_is_not_resharded_after_the_forward_pass_is_there_at_the_loss_and_i
 
 @pytest.mark.parametrize("stage", StaysGathered)
 def test_what_stays_is_gathered_once_in_a_micro_batch(stage: StaysGathered) -> None:
-    subject = with_section(SUBJECT, "states", stays_gathered=stage)
+    subject = with_section(SUBJECT, "engine", stays_gathered=stage)
     subject = with_section(
         subject, "communication", fsdp_overlap=0.0, gather_copies=0.0, reduction_copies=0.0
     )
@@ -111,10 +114,10 @@ def test_what_stays_is_gathered_once_in_a_micro_batch(stage: StaysGathered) -> N
     layer = (PARAMETERS - root) / 4
     stays = {"nothing": 0, "head": HEAD, "root": root, "last-layer": root + layer}[stage]
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
-    sent = sum(e.calls * e.size for e in exchanges(costs(subject), config, 0) if e.what == "weights")
+    sent = sum(e.calls * e.size for e in step_messages(costs(subject), config, 0) if e.what == "weights")
     assert sent == pytest.approx(4 * 2 * (2 * PARAMETERS - stays))
     # nothing hides them: two gathers and a reduction of twice the bytes, at one rate within a node
-    none = with_section(subject, "states", stays_gathered=StaysGathered.NOTHING)
+    none = with_section(subject, "engine", stays_gathered=StaysGathered.NOTHING)
     share = seconds_of(subject, "dp_comm", 3) / seconds_of(none, "dp_comm", 3)
     assert share == pytest.approx(1 - stays / PARAMETERS / 4, rel=0.02)
 
@@ -139,7 +142,7 @@ def test_8_bit_adamw_updates_one_parameter_after_the_other(optimizer: Optimizer,
 )
 def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(copies: float, stays: str) -> None:
     """FSDP2 copies parameters out of it; FSDP1 gathers into what it uses."""
-    subject = with_section(SUBJECT, "states", stays_gathered=StaysGathered(stays))
+    subject = with_section(SUBJECT, "engine", stays_gathered=StaysGathered(stays))
     subject = with_section(subject, "communication", gather_copies=copies)
     found = {}
     for zero in (2, 3):
@@ -166,7 +169,7 @@ def test_temporaries_of_an_update_of_one_parameter_after_the_other(vocab: int, e
     """Two tensors of a parameter and one of that before it, over 8 ranks, in the 4 bytes of fp32 shards."""
     model = replace(dense_model(4), vocab=vocab)
     subject = problem(model, "1x8 a100", global_batch=32, stack="torchtitan-2026")
-    subject = with_section(subject, "states", step_tensors=3.0)
+    subject = with_section(subject, "engine", step_tensors=3.0)
     row = ConfigTable.of([ParallelConfig(dp=8, zero=3)])
     detail = costs(subject).evaluate(row, keep_terms=True).detail
     assert detail is not None

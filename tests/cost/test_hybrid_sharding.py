@@ -70,7 +70,7 @@ def test_a_rank_updates_its_share_of_a_group(model: CostModel) -> None:
     assert detail is not None
     everyone, group = (float(seconds) for seconds in detail.time["optimizer"])
     assert group == pytest.approx(8 * everyone, rel=0.02)
-    moved = model.problem.stack.states.step_bytes(model.problem.job.optimizer)
+    moved = model.problem.stack.engine.step_bytes(model.problem.job.optimizer)
     heaviest = float(model.prepare(sharded(model, 8)).shards.most_dense[0])
     assert group >= moved * heaviest / 8 / model.problem.cluster.accelerator.memory_bandwidth
 

@@ -310,7 +310,7 @@ def test_a_dispatch_by_all_gather_sends_every_token_to_all_ranks() -> None:
     assert eight == pytest.approx(seconds(Dispatcher.ALL_TO_ALL, 8), rel=0.35)
     assert one > 5 * seconds(Dispatcher.ALL_TO_ALL, 1)
     usual = problem(moe_model(hidden=4096, experts=64, shared_ffn=0), "1x8 h100", seq_len=tokens)
-    whole, links = with_dispatcher(usual, Dispatcher.ALL_GATHER), costs(usual).layers.communication.links
+    whole, links = with_dispatcher(usual, Dispatcher.ALL_GATHER), costs(usual).links
     group = group_links(np.array([1.0]), np.array([8.0]), usual.cluster)
     sent, back = 8 * tokens * (2 * 4096 + 64 * (2 + 1)), 8 * tokens * 2 * 4096
     by_hand = all_gather_time(np.array([sent]), group, links) + reduce_scatter_time(
@@ -425,7 +425,7 @@ def test_float8_inputs_and_gradients_are_gathered_in_one_byte() -> None:
     """Two gathers a pass of 4096 x 2048 values: 8 MiB, not 16, in either pass; what is scattered stays in 16 bits."""
     wide, narrow = (tensor_parallel_seconds(p, "torchtitan-2024") for p in (Precision.BF16, Precision.FP8_CS))
     links, cluster = (
-        costs(problem(machine="1x8 h100")).layers.communication.links,
+        costs(problem(machine="1x8 h100")).links,
         problem(machine="1x8 h100").cluster,
     )
     one, eight = np.array([1.0]), np.array([8.0])

@@ -9,9 +9,9 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.loader import load_kernel_rates
-from planner.cost.exchanges import exchanges
 from planner.cost.table import CostDetail, CostTable
 from planner.errors import InputError
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import AdapterTargets, Job
 from planner.spec.load_model import load_model
@@ -146,14 +146,16 @@ def test_packed_weights_are_gathered_packed(stack: str) -> None:
 def test_packed_weights_travel_packed() -> None:
     subject = replace(QLORA, job=replace(QLORA.job, lora_rank=16, frozen_bits=4))
     config = ParallelConfig(dp=8, zero=3)
-    (sent,) = (e for e in exchanges(costs(subject), config, 0) if e.what == "weights")
+    (sent,) = (e for e in step_messages(costs(subject), config, 0) if e.what == "weights")
     wide = replace(subject, job=replace(subject.job, frozen_bits=16))
-    (whole,) = (e for e in exchanges(costs(wide), config, 0) if e.what == "weights")
+    (whole,) = (e for e in step_messages(costs(wide), config, 0) if e.what == "weights")
     head = 2 * 32000 * 2048
     outer = 2 * head + 2 * 2048
     units = subject.model.num_layers + 2  # a message each
-    assert sent.calls == whole.calls == 2 * units - 1  # the head stays gathered
-    layers = [(e.calls * e.size + head) / 2 - outer for e in (sent, whole)]
+    assert sent.forward == whole.forward == units
+    stays = [(e.forward - e.backward) * e.size for e in (sent, whole)]
+    assert stays == pytest.approx([head, head])
+    layers = [e.forward * e.size - outer for e in (sent, whole)]
     assert layers[0] == pytest.approx(0.515875 / 2 * layers[1])
     assert layers[1] > outer
 

@@ -18,6 +18,7 @@ from planner.cost.muon import (
 )
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.table import CostDetail
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
@@ -143,8 +144,8 @@ def test_other_frameworks_are_not_costed() -> None:
 def test_sharded_momentum_is_no_longer_than_adams_states() -> None:
     """As Moonlight shards it: no part is padded, so that a rank holds less than with Adam, but for one matrix."""
     dealt = load_stack("megatron-2026")
-    states = dealt.states.model_copy(update={"shards_matrices": True})
-    flat = dealt.model_copy(update={"states": states})
+    engine = dealt.engine.model_copy(update={"shards_matrices": True})
+    flat = dealt.model_copy(update={"engine": engine})
     rows = ConfigTable.of([ParallelConfig(dp=128, num_microbatches=2, zero=zero) for zero in (0, 1)])
     peaks = {}
     for name, stack, optimizer in (
@@ -157,3 +158,16 @@ def test_sharded_momentum_is_no_longer_than_adams_states() -> None:
     assert peaks["flat"][1] < peaks["dealt"][1]
     largest = max(m.elements for m in matrices_of(MODEL.layers[0], MODEL.hidden))
     assert peaks["flat"][1] < peaks["adam"][1] + GATHERED_BYTES * largest
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_momentum_is_gathered_where_ranks_divide_it(tp: int) -> None:
+    """In fp32, of every matrix of 8 layers once, by one of the 16 / tp ranks that hold it alike; under nothing."""
+    config = ParallelConfig(tp=tp, sp=int(tp > 1), dp=16 // tp, num_microbatches=tp, zero=1)
+    model = costs(problem(optimizer=Optimizer.MUON))
+    sent = [one for one in step_messages(model, config, 0) if one.what == "momentum_of_matrices"]
+    every = sum(one.count * one.elements for one in matrices_of(MODEL.layers[0], MODEL.hidden))
+    assert sum(one.calls * one.size for one in sent) == pytest.approx((tp > 1) * 8 * 4.0 * every * tp / 16)
+    found = model.evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert found is not None
+    assert sum(one.busy for one in sent) <= float(found.time["optimizer"][0])

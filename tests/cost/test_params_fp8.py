@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
 from planner.cost.model import CostModel
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.traffic import group_links
 from planner.cost.params_fp8 import narrow_weights, reads_transposed
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.machine.load_cluster import load_cluster
@@ -121,7 +121,7 @@ def test_the_messages_that_are_told_are_as_narrow(stack: str, bytes_each: float)
     subject = problem(dense_model(), H100, global_batch=64, stack=stack)
     subject = replace(subject, job=replace(subject.job, precision=Precision.FP8_CS))
     model = costs(subject)
-    (sent,) = (e for e in exchanges(model, ZERO_1, 0) if e.what == "weights")
+    (sent,) = (e for e in step_messages(model, ZERO_1, 0) if e.what == "weights")
     shards = model.prepare(ConfigTable.of([ZERO_1])).shards
     whole, outer = float(shards.dense[0, 0]), float(shards.outer[0, 0])
     assert 0 < outer < whole
@@ -166,7 +166,7 @@ def test_nvfp4_parameters_need_masters_outside_the_optimizer() -> None:
 def test_other_recipes_and_stacks_are_as_they_were() -> None:
     for stack in ("megatron-2026", ON, OFF):
         assert held(problem(stack=stack), ZERO_1) == held(problem(stack="megatron-2026"), ZERO_1)
-    assert load_stack("torchtitan-2026").states.fp8_param_gather is None
+    assert not load_stack("torchtitan-2026").engine.states_narrow()
     assert narrow_weights(problem(machine=H100, precision=Precision.FP8, stack="megatron-2024")) is None
 
 

@@ -42,7 +42,7 @@ def test_a_parameter_costs_8_bytes(stack: str, optimizer: Optimizer, moments: fl
 
 
 def test_an_update_moves_bf16_alone() -> None:
-    narrow, wide = (load_stack(name).states for name in ("torchtitan-2026+pure-bf16", "torchtitan-2026"))
+    narrow, wide = (load_stack(name).engine for name in ("torchtitan-2026+pure-bf16", "torchtitan-2026"))
     # gradient read, weight and two moments read and written, 2 bytes each
     assert narrow.step_bytes(Optimizer.ADAMW) == 2 * (1 + 3 * 2)
     assert wide.step_bytes(Optimizer.ADAMW) == 30

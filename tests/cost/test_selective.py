@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from planner.cost.cut import LayerShape
-from planner.cost.exchanges import exchanges
 from planner.cost.layer_memory import layer_parts
 from planner.cost.network.collectives import CollectiveKind
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.selective import kept_bytes, kept_shares
+from planner.solve.step_messages import step_messages
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
 from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
@@ -118,7 +118,7 @@ def test_gathers_of_the_stream_are_repeated_and_reductions_are_not() -> None:
     calls = [
         {
             e.kind: e.calls
-            for e in exchanges(costs(subject), each, 0)
+            for e in step_messages(costs(subject), each, 0)
             if e.axis == "tp" and e.what == "hidden_states"
         }
         for each in (config, operations)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
 from planner.cost.flops import model_flops
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.megatron.architecture import _check
+from planner.solve.step_messages import step_messages
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -63,7 +63,7 @@ def test_a_layer_is_its_two_blocks() -> None:
     held = first.kept + then.kept - first.kept_full
     assert float(both.working_full[0]) == pytest.approx(float((held + then.working)[0]))
     assert float(both.working[0]) >= float(then.working[0])
-    sent = [sum(e.sent * e.calls for e in exchanges(model, ONE, 0) if e.axis == "ep") for model in models]
+    sent = [sum(e.sent * e.calls for e in step_messages(model, ONE, 0) if e.axis == "ep") for model in models]
     assert sent[0] == pytest.approx(sent[1]) != 0
 
 

@@ -68,7 +68,7 @@ def test_kernels_of_the_plan_are_written_and_read(option: str) -> None:
 def test_gradients_of_megatron_fsdp_are_written_and_read() -> None:
     config = ParallelConfig(dp=128, micro_batch=1, num_microbatches=2, zero=3)
     for more, width in (("", 2.0), ("+megatron-fsdp-main-grads-dtype=fp32", 4.0)):
-        assert read(script("llama-3.1-8b", config, f"megatron-fsdp-2026{more}")).states.gradient == width
+        assert read(script("llama-3.1-8b", config, f"megatron-fsdp-2026{more}")).engine.gradient == width
 
 
 OVERLAP = "model.moe_shared_expert_overlap"

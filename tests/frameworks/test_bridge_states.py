@@ -136,7 +136,7 @@ def test_check_costs_the_files_gradients_and_says_what_contradicts_them(option: 
         for stack in (None, f"megatron-2026+{GRADIENTS_16 if wide else GRADIENTS_32}")
     )
     width = 4.0 if wide else 2.0
-    assert plain.states.gradient == other.states.gradient == width
+    assert plain.engine.gradient == other.engine.gradient == width
     assert plain.communication.gradient_bytes == other.communication.gradient_bytes == width
     if wide:
         answer = check_files(
@@ -158,7 +158,7 @@ def test_gradients_of_the_plan_are_written(model: str, stack: str) -> None:
         else ParallelConfig(pp=16, ep=8, dp=8, zero=1, num_microbatches=32)
     )
     script = BRIDGE.render(launch(model, config, problem(model, stack)), "0.7.0")["launch.sh"]
-    narrow = load_stack(stack).states.gradient == 2.0
+    narrow = load_stack(stack).engine.gradient == 2.0
     assert (GRADIENTS_16 if narrow else GRADIENTS_32) in BRIDGE.parse({"launch.sh": script}).stack_options
     assert ("MixedPrecisionConfig" in script) is narrow
 
@@ -255,11 +255,11 @@ def test_states_in_16_bits() -> None:
         BRIDGE,
         Question("", "2x8 h100 400G-ib", 16),
     )[0].stack
-    assert stack.states.master == 2.0
+    assert stack.engine.master == 2.0
     late = problem_of(
         read("model.gradient_accumulation_fusion=false"), BRIDGE, Question("", "2x8 h100 400G-ib", 16)
     )
-    assert not late[0].stack.states.fused_weight_gradient
+    assert not late[0].stack.engine.fused_weight_gradient
 
 
 @pytest.mark.parametrize(

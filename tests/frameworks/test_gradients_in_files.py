@@ -65,7 +65,7 @@ def test_what_is_written_is_read_as_it_was_costed(stack: str, precision: str) ->
     told = launch("llama-3.1-8b", CONFIGS["megatron"], problem("llama-3.1-8b", stack, precision=precision))
     meant = framework("megatron")
     text = meant.render(told, meant.default_version)["launch.sh"]
-    wide = load_stack(stack).states.gradient == 4.0
+    wide = load_stack(stack).engine.gradient == 4.0
     assert meant.parse({"launch.sh": text}).stack_options == (GRADIENTS_32 if wide else GRADIENTS_16,)
 
 

@@ -13,7 +13,7 @@ from planner.frameworks.framework import Launch
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 from tests.frameworks.launches import launch, problem
 
 STACK = "megatron-fsdp-2026"
@@ -38,7 +38,7 @@ def test_strategies_are_written_and_read(name: str, zero: int, strategy: str) ->
     assert "CUDA_DEVICE_MAX_CONNECTIONS=1\n" not in text
     read = found.parse({"launch.sh": text})
     assert read.axes["zero"] == zero
-    assert read.engine is StateEngine.MEGATRON_FSDP
+    assert read.engine is EngineKind.MEGATRON_FSDP
     assert newest_stack(found, read.engine) == STACK
 
 

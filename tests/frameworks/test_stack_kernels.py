@@ -53,7 +53,7 @@ def script(name: str, given: Launch, version: str | None = None) -> str:
         ("kernels", {"rotates_texts": True}, ("--no-rope-fusion",)),
         ("communication", {"dispatcher": "deepep"}, ("--moe-token-dispatcher-type flex", "deepep")),
         ("communication", {"ep_overlap": 0.5}, ("--overlap-moe-expert-parallel-comm",)),
-        ("states", {"fused_weight_gradient": False}, ("--no-gradient-accumulation-fusion",)),
+        ("engine", {"fused_weight_gradient": False}, ("--no-gradient-accumulation-fusion",)),
     ],
 )
 def test_megatron_follows_the_stack(section: str, values: dict[str, object], wanted: tuple[str, ...]) -> None:

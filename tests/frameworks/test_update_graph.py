@@ -54,7 +54,7 @@ def test_a_release_without_it_is_refused() -> None:
     [("optimizer_cuda_graph=True", True), ("optimizer_cuda_graph=False", False), ("cuda graphs", False)],
 )
 def test_rows_say_so(text: str, captured: bool) -> None:
-    assert apply_switches(load_stack("megatron-2026"), text)[0].host.update_captured is captured
+    assert apply_switches(load_stack("megatron-2026"), text)[0].engine.captures_update is captured
 
 
 @pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from planner.ask.question import Question
+from planner.catalog.load_stacks import load_stack
 from planner.cli.files import problem_of
-from planner.cost.fetches import modules_of
+from planner.cost.engines.zero3_gathers import modules_of
 from planner.errors import FileInputError
 from planner.frameworks import framework
 from planner.frameworks.deepspeed.parse import parse
@@ -46,7 +47,7 @@ def test_numbers_of_elements_reach_the_stack_and_are_said() -> None:
     problem, said = checked(
         3, reduce_bucket_size=2e8, stage3_max_live_parameters=3e9, stage3_max_reuse_distance=5e8
     )
-    states = problem.stack.states
+    states = problem.stack.engine
     assert (states.bucket_elements, states.live_parameters, states.reuse_distance) == (2e8, 3e9, 5e8)
     assert "modelled with reduce_bucket_size 200,000,000" in said
     assert not any("overlap_comm" in line for line in said)  # on by default in stage 3
@@ -63,7 +64,7 @@ def test_names_without_their_prefix_are_taken_as_deepspeed_takes_them() -> None:
 
 def test_auto_is_what_the_trainer_of_transformers_writes() -> None:
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
-    states = checked(3, **dict.fromkeys(names, "auto"))[0].stack.states
+    states = checked(3, **dict.fromkeys(names, "auto"))[0].stack.engine
     assert states.bucket_elements == 4096**2
     assert states.prefetch_elements == pytest.approx(0.9 * 4096**2)
     assert states.persistent_elements == 40960
@@ -100,9 +101,9 @@ def test_settings_of_deepspeed_change_no_other_engine() -> None:
     problem, said = problem_of(
         parsed, framework("deepspeed"), Question("llama-3.1-8b", "1x8 h100", 8, stack="hai-llm-2024")
     )
-    assert problem.stack.states.bucket_elements == 0.0
+    assert problem.stack.engine == load_stack("hai-llm-2024").engine
     assert not any("reduce_bucket_size" in line for line in said)
-    assert StackSetting("reduce_bucket_size", "states", "bucket_elements", 2e8) in parsed.stack_settings
+    assert StackSetting("reduce_bucket_size", "engine", "bucket_elements", 2e8) in parsed.stack_settings
 
 
 @pytest.mark.parametrize("value", ["much", -1, True, 1e20, [1]])

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
 from planner.cost.network.collectives import remote_copies
 from planner.solve.in_sight import with_exposed
 from planner.solve.place import place
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import Dispatcher, StaysGathered
@@ -38,8 +38,10 @@ def test_exposed_is_the_stages_own_and_within_busy(pp: int) -> None:
     if pp > 1:
         assert not shown[0]["ep"].exchanges
         assert shown[0]["ep"].exposed is None
-    for before, after in zip(bare, shown, strict=True):  # the factor above 1 is in the busy seconds too
-        assert after["ep"].busy == pytest.approx(1.5 * before.by_axis["ep"].busy, rel=1e-9)
+    plain = costs(with_section(subject, "communication", ep_exposed=1.0))
+    for stage, after in enumerate(shown):  # the factor above 1 is in the busy seconds too
+        before = place(plain, config, stage).by_axis["ep"].busy
+        assert after["ep"].busy == pytest.approx(1.5 * before, rel=1e-9)
     each = [sum(axes[name].exposed or 0.0 for name in ("dp", "edp") if name in axes) for axes in shown]
     assert 0 < max(each) <= time["dp_comm"] * (1 + 1e-9)
     assert pp > 1 or each[0] == pytest.approx(time["dp_comm"], rel=1e-9)
@@ -53,7 +55,7 @@ def test_fused_dispatch_sends_what_is_charged() -> None:
     limited = replace(layer, moe=replace(layer.moe, groups=4, top_groups=2))
     subject = problem(replace(model, layers=(limited,) * 2), "4x8 h100 400G-ib", stack="hai-llm-2024")
     config = ParallelConfig(dp=32, ep=32, num_microbatches=2, zero=1)
-    there, back = (e for e in exchanges(costs(subject), config, 0) if e.axis == "ep")
+    there, back = (e for e in step_messages(costs(subject), config, 0) if e.axis == "ep")
     whole = 4096 * model.hidden * 2
     assert (there.size, back.size) == (whole * 1.03125 / 2, whole)
     assert there.calls == back.calls == 2 * 2 * 2
@@ -79,7 +81,7 @@ def test_fused_dispatch_reaches_every_shard_of_an_expert() -> None:
             assert not sent["etp"]
             (only,) = sent["ep"]
             assert only.sent == pytest.approx(only.size * remote_copies(4.0, 16.0, 64.0, shards=4.0))
-            assert only.part == (16.0, 1.0)
+            assert only.ranks == 16.0
         detail = costed.evaluate(ConfigTable.of([config]), keep_terms=True).detail
         assert detail is not None
         seconds[kind] = float(detail.time["ep_comm"][0])
@@ -92,17 +94,17 @@ def test_a_torch_pipeline_reduces_once_a_step() -> None:
     """8 micro-batches: with ZeRO 2 one scatter and one gather of every unit, with ZeRO 3 a gather more for every
     backward pass, were nothing kept gathered; without a pipeline one scatter for each."""
     subject = problem(stack="torchtitan-2024")
-    model = costs(with_section(subject, "states", stays_gathered=StaysGathered.NOTHING))
+    model = costs(with_section(subject, "engine", stays_gathered=StaysGathered.NOTHING))
 
     def calls(**axes: int) -> tuple[float, ...]:
         config = ParallelConfig(**{"dp": 4, "num_microbatches": 8, **axes})
-        return tuple(e.calls for e in exchanges(model, config, 0) if e.axis == "dp")
+        return tuple(e.calls for e in step_messages(model, config, 0) if e.axis == "dp")
 
     layers = model.problem.model.num_layers
     units, whole = (
-        layers / 4 + 1,
+        (layers + 2) / 4,
         layers + 2,
-    )  # of the first stage, and of all: with the embedding, and the head
+    )  # of a mean stage, and of all: with the embedding, and the head
     assert calls(zero=2, pp=4) == (units, units)
     assert calls(zero=3, pp=4) == (units, 9 * units)
     assert calls(zero=3, pp=1, dp=16) == (8 * whole, 16 * whole)
@@ -111,6 +113,6 @@ def test_a_torch_pipeline_reduces_once_a_step() -> None:
 def test_float8_gathers_send_half_of_what_is_scattered() -> None:
     subject = problem(machine="1x8 h100", stack="torchtitan-2024", precision=Precision.FP8_CS)
     config = ParallelConfig(tp=8, sp=1, num_microbatches=2)
-    gather, scatter = (e for e in exchanges(costs(subject), config, 0) if e.axis == "tp")
+    gather, scatter = (e for e in step_messages(costs(subject), config, 0) if e.axis == "tp")
     assert scatter.size == 4096 * 2048 * 2 == 2 * gather.size
     assert gather.calls == scatter.calls

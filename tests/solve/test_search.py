@@ -22,6 +22,7 @@ from planner.space.rules import RULES
 from planner.spec.config import AXES, ConfigTable, ParallelConfig
 from planner.spec.own_run import OwnRun
 from planner.spec.rule import Problem
+from planner.spec.stack import Calibration
 from tests.problems import costs, dense_model, moe_model, problem
 
 STACKS = (
@@ -154,7 +155,8 @@ def test_own_runs_leave_bounds_and_search_as_they_must_be(seed: int, monkeypatch
         OwnRun.of(subject.model, subject.job, table.row(chance.randrange(len(table))), factor)
         for factor in (0.5, 0.7, 0.9, 1.8)
     )
-    model = costs(replace(subject, stack=subject.stack.model_copy(update={"measured": runs})))
+    calibration = Calibration(said="own", level="L2", runs=runs)
+    model = costs(replace(subject, stack=subject.stack.model_copy(update={"calibration": calibration})))
     cost = ranked(model, table)
     assert (cost.step_time < 0.95 * costs(subject).least_step_time(table)).any()
     stem = np.repeat(np.arange(len(space.stems)), space.counts)

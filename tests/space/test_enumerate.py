@@ -28,7 +28,7 @@ from planner.spec.config import (
 )
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel, RecomputedLayers
 from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
 
 
@@ -133,7 +133,7 @@ CASES: dict[str, Problem] = {
     "7 layers": problem(dense_model(layers=7), "1x4 h100", global_batch=10, stack="deepspeed-2025"),
     "prime batch": problem(dense_model(layers=4), "1x8 h100", global_batch=7),
 }
-limits = load_stack("megatron-2026").limits.model_copy(update={"partial_full_recompute": False})
+limits = load_stack("megatron-2026").limits.model_copy(update={"recomputed_layers": RecomputedLayers.ALL})
 CASES["all or none"] = problem(
     dense_model(layers=6), "1x8 h100", global_batch=8,
     stack=load_stack("megatron-2026").model_copy(update={"limits": limits}),
@@ -197,7 +197,7 @@ def legal_by_hand(row: ParallelConfig, subject: Problem) -> bool:
         and (moe is None or moe.experts % row.ep == 0)
         and (row.etp == 1 or (moe is not None and moe.expert_ffn % row.etp == 0))
         and (row.tp * row.cp * row.dp) % (row.ep * row.etp) == 0
-        and row.zero in (limits.zero_with_pp if row.pp > 1 else limits.zero)
+        and row.zero in (subject.stack.zero_with_pp if row.pp > 1 else limits.zero)
         and (row.zero == 0 or row.dp * row.cp > 1)
         and (row.tp == 1 or row.sp in limits.sequence_parallel)
         and (row.recompute_layers % row.vpp == 0 or row.recompute_layers == most)

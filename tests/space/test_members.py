@@ -121,7 +121,7 @@ def test_named_options_are_in_every_member() -> None:
     problem = posed(MIXTURE, stack="megatron-2026+hybridep+grad-reduce-in-bf16")
     for member in members(problem, {}):
         assert member.stack.name.startswith("megatron-2026+hybridep+grad-reduce-in-bf16")
-        assert member.stack.states.gradient == 2.0
+        assert member.stack.engine.gradient == 2.0
     assert options_of(problem) == [UPDATE_GRAPH, f"{UPDATE_GRAPH}+{EXPERTS_OVERLAPPED}"]
 
 

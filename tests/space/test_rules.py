@@ -21,7 +21,7 @@ from planner.spec.config import (
 )
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, Stack
-from planner.spec.stack.kinds import PipelineSplit
+from planner.spec.stack.kinds import PipelineSplit, RecomputedLayers
 from tests.problems import (
     dense_model,
     hybrid_model,
@@ -160,7 +160,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("recomputes mlp alone", "recompute_modules=core_attn+layernorm"),
     ),
     "recompute-partial": (
-        on(limited(partial_full_recompute=False)),
+        on(limited(recomputed_layers=RecomputedLayers.ALL)),
         {**FULL, "recompute_layers": 3},
         ("recompute_layers=3",),
     ),

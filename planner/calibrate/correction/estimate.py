@@ -155,7 +155,7 @@ def own_runs(observations: Sequence[Observation], shrunk: Shrunk) -> tuple[OwnRu
 
 def slow_share(seen: Observation) -> float:
     """Share of such runs that their stack's slow mode caught; 0 where it has none, or the run no pipeline."""
-    known = seen.problem.stack.communication.slow_message > 0 and seen.config.pp > 1
+    known = seen.problem.stack.engine.message_when_full > 0 and seen.config.pp > 1
     return slow_mode_share(seen.problem.cluster.num_devices) if known else 0.0
 
 

@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 
 from planner.calibrate.logs.lines import plain
 from planner.catalog.cluster_rates import rates_of
-from planner.cost.network.collectives import (
-    CollectiveKind,
-    all_gather_time,
-    all_reduce_time,
-    all_to_all_time,
-    p2p_time,
-    reduce_scatter_time,
-)
+from planner.cost.network.collectives import CollectiveKind, collective_time, p2p_time
 from planner.cost.network.traffic import GroupLinks
 from planner.dialect import option
 from planner.errors import FileInputError, InputError
@@ -168,13 +161,8 @@ def predicted_times(test: LinkTest, cluster: Cluster, rates: LinkRates) -> Array
     fabric = cluster.tiers[1].bandwidth if len(cluster.tiers) > 1 else nvlink
     if test.kind is CollectiveKind.P2P:
         return np.asarray(p2p_time(test.sizes, len(test.hosts) > 1, nvlink, fabric, rates))
-    time = {
-        CollectiveKind.ALL_REDUCE: all_reduce_time,
-        CollectiveKind.ALL_GATHER: all_gather_time,
-        CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,
-        CollectiveKind.ALL_TO_ALL: all_to_all_time,
-    }[test.kind]
-    return np.asarray(time(test.sizes, GroupLinks(ranks, local, nvlink, fabric, fabric), rates))
+    group = GroupLinks(ranks, local, nvlink, fabric, fabric)
+    return np.asarray(collective_time(test.kind, test.sizes, group, rates))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How long does a device mix tokens: by attention, its indexer, and state spaces?
 
-One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/exposed.py`), launches by the
+One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/messages`), launches by the
 host, projections (`products.py`).
 """
 

@@ -1,6 +1,6 @@
 """How long do the matrix products of a layer take, and quantising what they read?
 
-One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/exposed.py`), launches by the
+One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/messages`), launches by the
 host.
 """
 
@@ -23,7 +23,7 @@ from planner.cost.device.kernels import (
 from planner.cost.device.quantise import OPERANDS
 from planner.cost.device.rates import HALF, DeviceRates
 from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
-from planner.cost.network.messages import gathered_width
+from planner.cost.messages.sizes import gathered_width
 from planner.cost.operations.operation import Gemm, Shard
 from planner.cost.params_fp8 import gathers_float8
 from planner.spec.config import ConfigTable, distinct
@@ -114,7 +114,7 @@ class ProductModel:
         factor = self.rates.device_factor * self.rates.problem.stack.compute.gemm_factor(form)
         if form in HALF and self.rates.meets_rows():
             factor = factor * misaligned_slowdown(n, k)
-        states = self.rates.problem.stack.states
+        states = self.rates.problem.stack.engine
         traffic = 2.0 * states.gradient if states.fused_weight_gradient else None
         if gemm.expert:
             factor = factor * self._grouped_factor(form)

@@ -1,9 +1,9 @@
 """What does every stage hold at the moments of a step?
 
 A step is a small set of moments, each a sum of named terms. Between the moments memory is monotone: kept activations
-fall and reduced gradients grow layer by layer, so that the ends of a backward pass suffice. Left out: what a row keeps
-and recomputes of its layers, which `memory/peak.py` adds, and ranks under `fully_shard` (`memory/fully_shard.py`) and
-Megatron-FSDP (`memory/units.py`).
+fall and reduced gradients grow layer by layer, so that the ends of a backward pass suffice. Left out: which moments
+there are, which each engine says (`cost/engines/`), and what a row keeps and recomputes of its layers, which
+`memory/peak.py` adds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from planner.cost.memory.state_bytes import StateBytes
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import StateEngine
-from planner.spec.stack.memory import States
+from planner.spec.stack.engines import States
 
 Array = NDArray[np.float64]
 
@@ -30,6 +29,7 @@ AT_LOSS: Final = (
     "loss",
     "head_backward",
 )  # of the phases, those at which a micro-batch leaves the last layer
+WEIGHT_GRADIENT: Final = 2.0  # bytes of a weight's gradient before it is reduced, or added to a buffer
 
 
 @dataclass(frozen=True)
@@ -174,71 +174,3 @@ def behind(x: MemoryInputs, done: Array | float) -> Array:
     """
     layers = np.maximum(x.layers, 1.0)
     return np.asarray(np.maximum(x.in_flight - done / layers, np.clip(1.0 - done / layers, 0.0, x.in_flight)))
-
-
-def contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
-    """Moments where weights and gradients are there from start to end; unless `every`, those that can bind."""
-    states = stack.states
-    always = static_terms(x, stack)
-    always["gradients"] = gradients_kept(x)
-    if states.engine is StateEngine.DEEPSPEED:
-        always.update(_deepspeed_buffers(x, states))
-    else:
-        width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
-        unit = states.prefetch_layers * width * x.unit[:, None]
-        always["gathered_parameters"] = np.where(x.zero[:, None] >= 3, unit, 0.0) * np.ones_like(x.dense)
-    update = always
-    if x.due is not None:
-        always = {**always, "weight_gradients_due": x.due}
-    logits = x.head_inputs + x.head_kept + x.head_transient
-    head = x.head_inputs + x.logit_gradient
-    # the head's weight gradient is a tensor of its own before it is added to the buffer
-    weight_gradient = x.trained * states.unit_gradient * x.head
-    layers = np.maximum(x.layers, 1.0)
-    unreduced = x.trained * states.late_gradient
-    late = {"late_gradients": unreduced * (x.dense + x.expert)} if unreduced else {}
-    end = [Moment("backward_end", {**always, **late}, behind(x, layers - 1.0), works=True)]
-    binding = [
-        Moment("loss", {**always, "logits": logits}, x.in_flight),
-        Moment("head_backward", {**always, "logits": head, "head_gradient": weight_gradient}, x.in_flight),
-        Moment("backward", always, x.in_flight, works=True),
-        *(end if late else []),
-        Moment("optimizer", {**update, "optimizer_temporaries": update_temporaries(x, states)}),
-    ]
-    if states.gather_copy:
-        copies = ((x.zero >= 1) & (x.zero <= 2) & (x.shards > 1))[:, None] * states.gather_copy
-        binding.append(Moment("parameter_gather", {**update, "gathered_copy": copies * (x.dense + x.expert)}))
-    if not every:
-        return binding
-    less = behind(x, 1.0)
-    return [
-        *binding,
-        Moment("after_init", update),
-        Moment("forward", always, x.in_flight),
-        Moment("layer_reduction", always, less),
-        Moment("layer_backward", always, less, works=True),
-        *([] if late else end),
-        Moment("gradient_reduction", {**always, **late}, behind(x, layers)),
-    ]
-
-
-def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
-    """What ZeRO-3 keeps gathered and the buckets of all stages: neither falls with the number of ranks [bytes].
-
-    Gathered: min(P, max(live, unit + prefetch)) parameters, since they are released only beyond
-    stage3_max_live_parameters; those below stage3_param_persistence_threshold (by default 1e5 elements: norms, under
-    0.01 % of a model) stay gathered and are left out. Weights frozen in fewer bits count packed, in elements of 16 bits
-    (bnb_4bit_quant_storage). Two buckets of gradients, one filled while the other is reduced;
-    one in stages 1 and 2 without overlap_comm (stage_1_and_2.py setup_buckets), which pipelines never have.
-    """
-    local, zero = x.dense + x.expert, x.zero[:, None]
-    packing = 1.0 if x.narrow_gathered is None else x.narrow_gathered / x.weight_bytes
-    live = np.maximum(states.live_parameters, packing * x.unit[:, None] + states.prefetch_elements)
-    gathered = np.minimum(packing * (local - x.outer) + x.outer, live)
-    bucket = np.minimum(states.bucket_elements, local) * np.where(
-        (zero < 3) & ~x.reduces_aside[:, None], 1.0, 2.0
-    )
-    return {
-        "gathered_parameters": np.where(zero >= 3, x.weight_bytes * gathered, 0.0),
-        "reduction_buffers": np.where(zero >= 1, x.trained * states.gradient * bucket, 0.0),
-    }

@@ -9,26 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.memory.fully_shard import torch_moments
+from planner.cost.engines.of_stack import engine_of
 from planner.cost.memory.graph_pool import GraphPool, RowGraphs
-from planner.cost.memory.moments import (
-    PHASES,
-    MemoryInputs,
-    Moment,
-    contiguous_moments,
-    gradients_kept,
-)
-from planner.cost.memory.units import megatron_fsdp_moments
+from planner.cost.memory.moments import PHASES, MemoryInputs, Moment
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
-_MOMENTS: Final = {StateEngine.TORCH: torch_moments, StateEngine.MEGATRON_FSDP: megatron_fsdp_moments}
 # of two moments that differ by rounding alone the first counts, as where a pool fills every one
 _SAME = 1 + 1e-12
 
@@ -74,11 +64,6 @@ class Kept:
         if self.loss is None or self.head is None:
             return Kept(peak)
         return Kept(peak, np.where(wide, np.take_along_axis(other, self.head, axis=1), self.loss), self.head)
-
-
-def moments_of(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
-    """The moments of a step at which memory can peak, or `every` one that a report names."""
-    return _MOMENTS.get(stack.states.engine, contiguous_moments)(x, stack, every)
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,8 @@ def memory_cost(
     constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
     backward pass. `graphs`: memory of CUDA graphs, None where no row captures any.
     """
-    moments, waste = moments_of(x, stack, keep_terms), stack.overhead.fragmentation
+    engine, waste = engine_of(stack), stack.overhead.fragmentation
+    moments = engine.moments(x, keep_terms)
     pool = None
     if graphs is None:
         by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
@@ -198,13 +184,13 @@ def memory_cost(
     reserved = by_class[rows, stage_class]
     phase, unused = _binding_moment(x, moments, stem, kept, working, waste, stage_class, pool)
     logged, logged_phase, logged_class = reserved, phase, stage_class
-    if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
+    if engine.logs_first_stage:  # classes are in the order of their earliest stage
         logged, logged_class = by_class[:, 0], np.zeros_like(stage_class)
         logged_phase, unused = _binding_moment(x, moments, stem, kept, working, waste, logged_class, pool)
     outside = stack.overhead.context + x.communicators[stem]
     if stack.overhead.logs_reserved:
         room = np.maximum(capacity - outside - logged, 0.0)
-        peak = logged if stack.overhead.logs_fragmentation else logged - unused
+        peak = logged if engine.logs_fragmentation else logged - unused
         peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack)
     else:
         peak = logged - unused
@@ -220,20 +206,9 @@ def _cached_blocks(
     cached: Array | float, room: Array, stack: Stack,
 ) -> Array:  # fmt: skip
     """What a counter of reserved memory shows beyond tensors where the peak lies in `phase` of `stage_class`, in the
-    `room` that is left (n,) [bytes].
-
-    FSDP2 gathers on a stream of its own, whose blocks nothing else can use: the outer unit's and the next layer's,
-    which is asked for before the former is free (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
-    foreach_all_gather).
-    """
-    late: Array | float = 0.0
-    if stack.states.engine is StateEngine.TORCH:
-        idle = (1.0 - x.accumulates) * gradients_kept(x)
-        if stack.communication.gather_copies:
-            width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
-            pool = x.weight_bytes * x.outer + width * x.unit[:, None]
-            idle = idle + np.where(x.zero[:, None] >= 2, pool, 0.0)
-        late = idle[stem, stage_class]
+    `room` that is left (n,) [bytes]."""
+    idle = engine_of(stack).idle_gathers(x)
+    late = idle if isinstance(idle, float) else idle[stem, stage_class]
     shown = np.minimum(np.where(phase == PHASES.index("loss"), cached + late, 0.0), room)
     deferred = x.deferred[stem, stage_class]
     in_passes = phase <= PHASES.index("gradient_reduction")

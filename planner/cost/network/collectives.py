@@ -13,8 +13,10 @@ On a torus (`network/torus.py`) the devices' own collectives run inside slices a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +41,15 @@ class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
     P2P = "p2p"
 
 
 def moved_bytes(kind: CollectiveKind, size: Quantity, ranks: Quantity) -> Quantity:
     """Bytes that one rank sends [bytes]; `size` is the total buffer, for an all-to-all that of one rank.
 
-    Ring all-reduce 2 (N-1)/N size; all-gather, reduce-scatter, all-to-all (N-1)/N size; p2p size.
+    Ring all-reduce 2 (N-1)/N size; all-gather, reduce-scatter, all-to-all, and on average a broadcast (N-1)/N size; p2p
+    size.
     Source: Patarasuk and Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002); nccl-tests doc/PERFORMANCE.md.
     """
     if kind is CollectiveKind.P2P:
@@ -239,6 +243,21 @@ def neighbour_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quant
     """Time of a message from one rank of a group to the next around it [s]. See `p2p_time`."""
     crosses = np.asarray(group.ranks) > group.local
     return p2p_time(size, crosses, group.neighbour, group.message, rates, group.local)
+
+
+def collective_time(kind: CollectiveKind, size: Quantity, group: GroupLinks, rates: LinkRates) -> Quantity:
+    """Time of one call of an operation, `size` as `moved_bytes` takes it [s]."""
+    return _TIMES[kind](size, group, rates)
+
+
+_TIMES: Final[Mapping[CollectiveKind, Callable[[Quantity, GroupLinks, LinkRates], Quantity]]] = {
+    CollectiveKind.ALL_REDUCE: all_reduce_time,
+    CollectiveKind.ALL_GATHER: all_gather_time,
+    CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,
+    CollectiveKind.ALL_TO_ALL: all_to_all_time,
+    CollectiveKind.BROADCAST: broadcast_time,
+    CollectiveKind.P2P: neighbour_time,
+}
 
 
 def _one_way_time(size: Quantity, group: GroupLinks, operation: OperationRates, rates: LinkRates) -> Quantity:

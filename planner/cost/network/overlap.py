@@ -1,6 +1,6 @@
 """How long do two things take that run at once? Pure arithmetic on their times.
 
-Left out: what runs beside what (`layer.py`), and communication that hides behind a step (`exchanges.py`).
+Left out: what runs beside what (`layer.py`), and what hides messages (`messages`).
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ def paired_time(compute: Array, exchange: Array, comm: Communication) -> Array:
     While they communicate, a share s of the compute units is taken from compute: 20 of an H800's 132 in DeepSeek-V3
     (arXiv 2412.19437, sections 3.2.1 and 3.2.2). Compute that is bound by memory slows down less.
     """
-    return np.maximum(exchange, compute + comm.pair_sm_share * exchange)
+    return np.maximum(exchange, compute + (comm.pair_sm_share or 0.0) * exchange)

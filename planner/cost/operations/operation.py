@@ -154,7 +154,7 @@ class Run:
         stack, comm = problem.stack, problem.stack.communication
         return cls.of_model(
             problem.model, stack.kernels, recipe, job=problem.job, dispatcher=comm.dispatcher,
-            fused_experts=fused_experts, accumulates=stack.states.fused_weight_gradient,
+            fused_experts=fused_experts, accumulates=stack.engine.fused_weight_gradient,
             gathers_qkv=comm.gathers_qkv, seq=problem.job.seq_len,
         )  # fmt: skip
 

@@ -7,31 +7,13 @@ wait for each other (`clocks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from planner.cost.network.collectives import (
-    all_gather_time,
-    all_reduce_time,
-    all_to_all_time,
-    broadcast_time,
-    neighbour_time,
-    reduce_scatter_time,
-)
-from planner.cost.network.traffic import GroupLinks, Quantity, group_links
+from planner.cost.network.collectives import CollectiveKind, collective_time
+from planner.cost.network.traffic import group_links
 from planner.dryrun.recording import Message
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkRates
-
-_SECONDS: Final[Mapping[str, Callable[[Quantity, GroupLinks, LinkRates], Quantity]]] = {
-    "all_reduce": all_reduce_time,
-    "all_gather": all_gather_time,
-    "reduce_scatter": reduce_scatter_time,
-    "all_to_all": all_to_all_time,
-    "broadcast": broadcast_time,
-    "p2p": neighbour_time,
-}
 
 
 @dataclass(frozen=True)
@@ -43,14 +25,14 @@ class Wires:
 
     def knows(self, message: Message) -> bool:
         """Can it be timed?"""
-        return message.kind in _SECONDS
+        return message.kind in tuple(CollectiveKind)
 
     def seconds(self, message: Message) -> float:
         """From when all ranks of the group have come to it until it is over [s]."""
         if message.ranks == 1:
             return 0.0
         group = group_links(float(message.stride), float(message.ranks), self.cluster)
-        return float(_SECONDS[message.kind](float(message.size), group, self.rates))
+        return float(collective_time(CollectiveKind(message.kind), float(message.size), group, self.rates))
 
     def outermost(self, message: Message) -> int:
         """The outermost tier of links that a group crosses."""

@@ -163,7 +163,7 @@ def _fp8_settings(launch: Launch) -> dict[str, Any]:
     if launch.job.precision is Precision.FP8:
         return {"backend": FP8_BACKENDS[Precision.FP8], "fp8_format": "HYBRID"}
     stack = launch.stack_of("fsdp")
-    asked = stack is not None and stack.states.casts_for_gathers(launch.job.precision)
+    asked = stack is not None and stack.engine.casts_for_gathers(launch.job.precision)
     gathers = asked and launch.config.zero >= 2 and not launch.model.is_moe
     return {"backend": FP8_BACKENDS[Precision.FP8_CS], "enable_fsdp_float8_all_gather": gathers}
 
@@ -225,7 +225,7 @@ def render(launch: Launch, version: str) -> Files:
         f"--accumulate {launch.config.num_microbatches} --steps {launch.steps}" + " --recompute" * recompute
     )
     stack = launch.stack_of("fsdp")
-    waits = stack is not None and stack.states.microbatches_accumulate_whole
+    waits = stack is not None and stack.engine.reduces_once
     words += " --sync-each-batch" * (_kind(launch) == "FSDP" and not waits)
     kernels = kernel_words(stack, launch.accelerator)
     said = kernel_notes(stack, launch.model, launch.accelerator)

@@ -23,7 +23,7 @@ from planner.frameworks.words import is_on
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 
 VERSION: Final = "1.15.0"
 PRECISIONS: Final = {
@@ -140,7 +140,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         adapters=trainer.adapters,
         unknown=unknown,
-        engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
+        engine=EngineKind.DEEPSPEED if kind == "DEEPSPEED" else None,
         usual_options=(NO_COMPILE,) * (compiled is None),
         stack_options=(*((NO_SYNC,) * waits), *((NO_COMPILE,) * (compiled is False)), *kernels_of(words)),
         stack_settings=settings,

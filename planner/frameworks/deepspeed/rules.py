@@ -66,7 +66,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "pure-bf16-zero", ("zero", "dp", "cp"),  # one rank is as ZeRO
-        lambda c, p: (c["zero"] > 0) | (c["dp"] * c["cp"] == 1) | (not p.stack.states.pure_bf16),
+        lambda c, p: (c["zero"] > 0) | (c["dp"] * c["cp"] == 1) | (not p.stack.engine.pure_bf16),
         "full bf16 training needs ZeRO 1, 2 or 3", "set zero=1",
         "DeepSpeed runtime/config.py DeepSpeedConfig._do_error_check", told=("zero",),
     ),

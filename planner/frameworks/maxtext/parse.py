@@ -334,10 +334,10 @@ def _settings(s: Settings) -> tuple[StackSetting, ...]:
     """Numbers of the stack: parts of the loss, and rows of experts that drop tokens (without sparse_matmul)."""
     found = []
     if (parts := s.count("num_vocab_tiling", 1)) > 1:
-        found.append(StackSetting("num_vocab_tiling", "kernels", "loss_chunks", parts, engine=None))
+        found.append(StackSetting("num_vocab_tiling", "kernels", "loss_chunks", parts))
     if _drops(s):
         share = s.number("capacity_factor")
-        found.append(StackSetting("capacity_factor", "kernels", "expert_padding", share, engine=None))
+        found.append(StackSetting("capacity_factor", "kernels", "expert_padding", share))
     return tuple(found)
 
 

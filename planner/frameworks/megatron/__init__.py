@@ -26,7 +26,7 @@ from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require_masters
 from planner.frameworks.scripts import HERE, IMAGE, README, launch_files, readme, started_on_nodes
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 
 TITLE: Final = "Megatron-LM"
 
@@ -111,7 +111,7 @@ MEGATRON: Final = Framework(
     render=render,
     parse=_parse,
     recognizes=recognizes,
-    shards_all_by=StateEngine.MEGATRON_FSDP,
+    shards_all_by=EngineKind.MEGATRON_FSDP,
     starts_on=asserted,
     split_options=(
         "--num-virtual-stages-per-pipeline-rank",

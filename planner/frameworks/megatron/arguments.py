@@ -295,7 +295,7 @@ def is_plain(model: ModelSpec, precision: Precision) -> bool:
 def reduces_in_bf16(launch: Launch) -> bool:
     """Are gradients kept and reduced in 16 bits, as the plan's memory has it?"""
     stack = megatron_stack(launch)
-    return stack is not None and stack.states.gradient == 2.0 and launch.job.precision is not Precision.FP32
+    return stack is not None and stack.engine.gradient == 2.0 and launch.job.precision is not Precision.FP32
 
 
 def overlaps_experts(launch: Launch) -> bool:
@@ -336,7 +336,7 @@ def _kernels(launch: Launch) -> list[Option]:
     said = any(rotates_unfused(attention, launch.details) for attention in launch.model.attentions)
     if stack.kernels.rotates_texts and not said:
         options.append((UNFUSED_ROTATION,))
-    if not stack.states.fused_weight_gradient:
+    if not stack.engine.fused_weight_gradient:
         options.append(("--no-gradient-accumulation-fusion",))
     return options
 

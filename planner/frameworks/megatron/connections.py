@@ -17,7 +17,7 @@ from planner.frameworks.framework import ParsedConfig
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.rule import Problem, Violation
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 # what Megatron-Bridge's recipes set where several streams run beside one another
@@ -62,7 +62,7 @@ def recommended(parsed: ParsedConfig, config: ParallelConfig, problem: Problem) 
 
 def _sharded(parsed: ParsedConfig) -> bool:
     """Is it Megatron-FSDP, or PyTorch's FSDP2?"""
-    return parsed.engine is StateEngine.MEGATRON_FSDP or parsed.axes.get("zero", 0) >= 2
+    return parsed.engine is EngineKind.MEGATRON_FSDP or parsed.axes.get("zero", 0) >= 2
 
 
 def _one_queue(parsed: ParsedConfig, config: ParallelConfig, problem: Problem) -> bool:

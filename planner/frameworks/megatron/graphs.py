@@ -31,7 +31,9 @@ _INFERENCE: Final = "full_iteration_inference"
 def captures_update(launch: Launch) -> bool:
     """Does the prediction count on a graph of the optimizer's step? An update by the host has none."""
     stack = launch.stack_of("megatron")
-    return stack is not None and stack.host.update_captured and not launch.config.offload & OFFLOAD_OPTIMIZER
+    return (
+        stack is not None and stack.engine.captures_update and not launch.config.offload & OFFLOAD_OPTIMIZER
+    )
 
 
 def update_options(launch: Launch, version: str) -> list[Option]:

@@ -19,7 +19,6 @@ from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import StateEngine
 
 MUON: Final = ("muon", "dist_muon")
 TP_MODE: Final = "duplicated"
@@ -80,9 +79,7 @@ def _runs(columns: Columns, problem: Problem) -> Mask:
     )
     runs = (columns["zero"] <= 1) & alike & ((columns["offload"] & OFFLOAD_OPTIMIZER) == 0)
     runs &= (columns["zero"] == 0) | (not has_expert_biases(problem.model))
-    here = (
-        problem.stack.states.engine is StateEngine.CONTIGUOUS and problem.job.precision is not Precision.FP16
-    )
+    here = problem.stack.engine.deals_matrices and problem.job.precision is not Precision.FP16
     return np.asarray((runs & here) | (problem.job.optimizer is not Optimizer.MUON))
 
 

@@ -60,7 +60,8 @@ from planner.spec.config import (
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack.engines import EngineKind
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
@@ -148,7 +149,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         adapters=adapters,
         connections=connections,
         state_copies=arguments.positive("--num-distributed-optimizer-instances", 1) if axes["zero"] else 1,
-        engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
+        engine=EngineKind.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
         stack_settings=(
             *capacity_said(

@@ -19,6 +19,7 @@ from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.frameworks.megatron.heterogeneous import HETEROGENEOUS_RULES
 from planner.frameworks.megatron.muon import MUON_RULES, has_expert_biases
 from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
+from planner.frameworks.megatron.states import fsdp_of
 from planner.frameworks.rulebook import every_row, no_scans, recompute_bits, recomputes, shards_or_hosts
 from planner.spec.attention import AttentionKind
 from planner.spec.config import (
@@ -31,7 +32,7 @@ from planner.spec.config import (
 )
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import Dispatcher, PackedContext, StateEngine
+from planner.spec.stack.kinds import Dispatcher, PackedContext
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
@@ -165,7 +166,7 @@ def _expert_groups(columns: Columns, problem: Problem) -> Mask:
 
 def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
     """Of its stack every stage is Megatron-FSDP's, of others those that only it shards."""
-    fsdp = (columns["zero"] >= 2) | (problem.stack.states.engine is StateEngine.MEGATRON_FSDP)
+    fsdp = (columns["zero"] >= 2) | (fsdp_of(problem.stack) is not None)
     return ~fsdp | (columns["vpp"] == 1)
 
 

@@ -32,7 +32,7 @@ from planner.frameworks.megatron.hybrid import PATTERNS
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import MegatronFsdp
 
 STRATEGIES: Final = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 
@@ -42,10 +42,14 @@ def megatron_stack(launch: Launch) -> Stack | None:
     return launch.stack_of("megatron")
 
 
+def fsdp_of(stack: Stack | None) -> MegatronFsdp | None:
+    """The settings of Megatron-FSDP, where it is a stack's engine."""
+    return stack.engine if stack is not None and isinstance(stack.engine, MegatronFsdp) else None
+
+
 def uses_fsdp(launch: Launch) -> bool:
     """Is the plan one of Megatron-FSDP: by its stack, or by what only that can shard?"""
-    stack = megatron_stack(launch)
-    return launch.config.zero >= 2 or (stack is not None and stack.states.engine is StateEngine.MEGATRON_FSDP)
+    return launch.config.zero >= 2 or fsdp_of(megatron_stack(launch)) is not None
 
 
 def fsdp_options(launch: Launch, version: str) -> list[Option]:
@@ -53,25 +57,25 @@ def fsdp_options(launch: Launch, version: str) -> list[Option]:
 
     Without initialisation on the meta device the whole model would lie on every device before it is sharded.
     """
-    stack, zero = megatron_stack(launch), launch.config.zero
+    fsdp, zero = fsdp_of(megatron_stack(launch)), launch.config.zero
     options: list[Option] = [
         ("--use-megatron-fsdp",),
         ("--data-parallel-sharding-strategy", STRATEGIES[zero]),
         ("--ckpt-format", "fsdp_dtensor"),
     ]
-    if stack is None or stack.states.engine is not StateEngine.MEGATRON_FSDP:
+    if fsdp is None:
         return options
     if zero:
         options.append(("--init-model-with-meta-device",))
-    if stack.states.gradient == 4.0 and version != "0.16.1":
+    if fsdp.gradient == 4.0 and version != "0.16.1":
         options.append(("--megatron-fsdp-main-grads-dtype", "fp32"))
-    return options + [("--fsdp-double-buffer",)] * stack.states.double_buffer
+    return options + [("--fsdp-double-buffer",)] * fsdp.double_buffer
 
 
 def keeps_narrow_parameters(launch: Launch) -> bool:
     """Does the plan's memory keep linear weights in 8 or 4 bits, where validate_args lets it?"""
     stack, precision = megatron_stack(launch), launch.job.precision
-    stated = stack is not None and stack.states.keeps_narrow(precision, launch.job.optimizer)
+    stated = stack is not None and stack.engine.keeps_narrow(precision, launch.job.optimizer)
     on_host = launch.config.offload & OFFLOAD_OPTIMIZER and precision is not Precision.FP8
     return stated and launch.config.zero >= 1 and not on_host
 

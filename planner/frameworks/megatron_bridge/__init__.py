@@ -24,7 +24,7 @@ from planner.frameworks.megatron_bridge.precision import written
 from planner.frameworks.megatron_bridge.recipes import RECIPES, RELEASES, recipe_of
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.scripts import README, launch_files, readme, started_on_nodes
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 
 IMAGE: Final = "nvcr.io/nvidia/nemo:25.11"
 
@@ -96,6 +96,6 @@ MEGATRON_BRIDGE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
-    shards_all_by=StateEngine.MEGATRON_FSDP,
+    shards_all_by=EngineKind.MEGATRON_FSDP,
     starts_on=recommended,
 )

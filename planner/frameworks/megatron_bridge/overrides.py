@@ -35,7 +35,13 @@ from planner.frameworks.megatron.arguments import (
     state_copies,
 )
 from planner.frameworks.megatron.muon import MUON, TP_MODE
-from planner.frameworks.megatron.states import STRATEGIES, keeps_narrow_parameters, megatron_stack, uses_fsdp
+from planner.frameworks.megatron.states import (
+    STRATEGIES,
+    fsdp_of,
+    keeps_narrow_parameters,
+    megatron_stack,
+    uses_fsdp,
+)
 from planner.frameworks.megatron_bridge.graphs import graph_fields
 from planner.frameworks.megatron_bridge.model import model_fields
 from planner.frameworks.megatron_bridge.notes import SHARED_OVERLAP
@@ -52,7 +58,6 @@ from planner.spec.config import (
     Recompute,
 )
 from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
-from planner.spec.stack.kinds import StateEngine
 
 TITLE: Final = "Megatron-Bridge"
 
@@ -227,12 +232,12 @@ def _sharding(launch: Launch) -> dict[str, Any]:
         }
     if copies := state_copies(launch):
         fields["ddp.num_distributed_optimizer_instances"] = copies
-    if stack is not None and stack.states.engine is StateEngine.MEGATRON_FSDP:
-        fields["ddp.fsdp_double_buffer"] = stack.states.double_buffer
+    if (fsdp := fsdp_of(stack)) is not None:
+        fields["ddp.fsdp_double_buffer"] = fsdp.double_buffer
         fields["model.init_model_with_meta_device"] = zero >= 1
-        if stack.states.gradient == 4.0:
+        if fsdp.gradient == 4.0:
             fields[MAIN_GRADIENTS] = "torch.float32"
-        fields[FUSED_GRADIENTS] = stack.states.fused_weight_gradient
+        fields[FUSED_GRADIENTS] = fsdp.fused_weight_gradient
     return fields
 
 

@@ -60,7 +60,8 @@ from planner.spec.config import (
 )
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack.engines import EngineKind
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
@@ -143,7 +144,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=tuple(notes),
         cross_entropy=_cross_entropy(s, recipe),
         dispatcher=_dispatcher(s),
-        engine=StateEngine.MEGATRON_FSDP if fsdp else None,
+        engine=EngineKind.MEGATRON_FSDP if fsdp else None,
         stack_options=_stack_options(s, model, mixed, spelled, section),
         stack_settings=(
             *capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),

@@ -96,11 +96,9 @@ def settings(s: Settings) -> tuple[StackSetting, ...]:
     """Numbers of the stack: masters in 16 bits, weight gradients that are not accumulated by their products."""
     found = []
     if _type(s, "optimizer.main_params_dtype") == "float16":
-        found.append(
-            StackSetting("bytes of optimizer.main_params_dtype", "states", "master", 2.0, engine=None)
-        )
+        found.append(StackSetting("bytes of optimizer.main_params_dtype", "engine", "master", 2.0))
     if not s.flag(FUSED_GRADIENTS, True):
-        found.append(StackSetting(FUSED_GRADIENTS, "states", "fused_weight_gradient", 0.0, engine=None))
+        found.append(StackSetting(FUSED_GRADIENTS, "engine", "fused_weight_gradient", 0.0))
     return tuple(found)
 
 

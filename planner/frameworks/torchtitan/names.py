@@ -95,7 +95,7 @@ def asks_for_flex(launch: Launch, shipped: Shipped) -> bool:
 def gathers_float8(launch: Launch) -> bool:
     """Does the plan count on shards of linear weights that are cast to float8 before they are gathered?"""
     stack = launch.stack_of("torchtitan")
-    asked = stack is not None and stack.states.casts_for_gathers(launch.job.precision)
+    asked = stack is not None and stack.engine.casts_for_gathers(launch.job.precision)
     return asked and launch.config.zero >= 2 and not launch.model.is_moe and not scales_rows(launch)
 
 

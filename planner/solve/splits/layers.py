@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import hop_seconds
+from planner.cost.messages.data_parallel import exposed_data_parallel
 from planner.cost.model import CostModel
 from planner.cost.pipeline.stages import recomputed_of_chunk
-from planner.cost.pipeline.step import FORWARD_SHARE, exposed_data_parallel, measured_factor, straggling
+from planner.cost.pipeline.step import FORWARD_SHARE, measured_factor, straggling
 from planner.cost.stems import StemModel
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule, ranks_of_chunks
 from planner.spec.precision import RECIPES
@@ -120,7 +121,7 @@ class LayerCosts:
         """What makes collectives of ranks long that hold `layers` with so many dense and expert parameters (2, n): all
         of their parameters, and where some stay gathered between passes, those that do not, (n, 2) or (n, 4)."""
         every, stack = held + self._outer[:2, rank], self.model.problem.stack
-        if stack.states.stays_gathered is StaysGathered.NOTHING:
+        if stack.engine.keeps_gathered is StaysGathered.NOTHING:
             return every.T
         behind = sum(self.spec.last_stage_layers) * (rank == self.rank_of[-1])
         half = RECIPES[self.model.problem.job.precision].activation_bytes
@@ -132,7 +133,7 @@ class LayerCosts:
     def lightest(self) -> Array:
         """What, as `heavy` has it, the heaviest rank of any split has at least (2,) or (4,): the mean, what lies
         outside the layers of one, or of the layers of a kind the mean, rounded up."""
-        stays = self.model.problem.stack.states.stays_gathered is not StaysGathered.NOTHING
+        stays = self.model.problem.stack.engine.keeps_gathered is not StaysGathered.NOTHING
         every, largest = self._parameters[:, -1] + self._outer[:2].sum(axis=1), self._of_kind().max(axis=1)
         found = []
         for i, outer in enumerate(self._outer[:2]):
@@ -213,12 +214,7 @@ class Beside:
         `slowest`, falling in both."""
         batch, host, waits = self.batch, np.zeros(len(level)), np.zeros(len(level))
         if batch.offload.any():
-            none, m = np.zeros(len(level)), batch.microbatches[level]
+            none, m = np.zeros(len(level)), batch.data.microbatches[level]
             host, waits = self.stems.host_transfer(batch, level, none, slowest, m)
-        exposed = exposed_data_parallel(
-            batch.scatter[level], batch.gather[level], slowest + waits, batch.microbatches[level], batch.zero[level],
-            deepest, batch.buckets[level], batch.replicas[level], self.comm, batch.waits_whole[level],
-            batch.again[level], None if batch.shares is None else batch.shares[:, level],
-            (batch.turns[0][level], batch.turns[1][level]), batch.aside[level], batch.reduces_last[level],
-        )  # fmt: skip
+        exposed = exposed_data_parallel(batch.data.take(level), slowest + waits, deepest, self.comm)
         return np.asarray(exposed + host + batch.copies[level] + batch.once[level] + batch.overhead[level])

@@ -15,8 +15,9 @@ from pydantic import Field, field_validator
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import PipelineSplit
-from planner.spec.stack.memory import Overhead, States
+from planner.spec.stack.engines import Contiguous, Engine, EngineKind
+from planner.spec.stack.kinds import PipelineSplit, RecomputedLayers
+from planner.spec.stack.memory import Overhead
 from planner.spec.stack.section import Section
 from planner.spec.stack.time import Communication, Compute, Host, Kernels
 
@@ -45,7 +46,6 @@ class Limits(Section):
     """What the framework accepts, as far as a mask needs it."""
 
     zero: tuple[int, ...] = (0, 1)
-    zero_with_pp: tuple[int, ...] = (0, 1)
     hybrid_sharding: tuple[int, ...] = Field(
         (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
     )
@@ -69,9 +69,8 @@ class Limits(Section):
     schedules: tuple[str, ...] = Field(
         ("1f1b", "interleaved"), description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them"
     )
-    partial_full_recompute: bool = True
-    recompute_every: bool = Field(
-        False, description="of partly recomputed layers, those at equal distances alone: one of so many"
+    recomputed_layers: RecomputedLayers = Field(
+        RecomputedLayers.ANY, strict=False, description="which numbers of fully recomputed layers run"
     )
     selective_recompute: tuple[str, ...] = ("core_attn",)
     recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
@@ -83,6 +82,16 @@ class Limits(Section):
     pads_vocabulary: int = Field(
         128, ge=0, description="vocabulary is padded to a multiple of this x tp; 0: not padded"
     )
+
+    @property
+    def partial_full_recompute(self) -> bool:
+        """May a part of the layers be recomputed?"""
+        return self.recomputed_layers is not RecomputedLayers.ALL
+
+    @property
+    def recompute_every(self) -> bool:
+        """Are partly recomputed layers those at equal distances alone, one of so many?"""
+        return self.recomputed_layers is RecomputedLayers.EVERY
 
     @property
     def own_graphs(self) -> CudaGraphs:
@@ -106,6 +115,14 @@ class Limits(Section):
         return names
 
 
+class Calibration(Section):
+    """The user's own measurements that correct a stack."""
+
+    said: str
+    level: str = Field(description="L2 or L3: probes, or steps")
+    runs: tuple[OwnRun, ...] = ()
+
+
 class Stack(Section):
     """A training software stack."""
 
@@ -125,10 +142,8 @@ class Stack(Section):
         0.0, ge=0, le=1, description="power of devices / 64 by which `band` grows, where the errors show it"
     )
     devices: tuple[str, ...] = Field((), description="accelerators of the runs behind `fitted`")
-    calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
-    calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
-    measured: tuple[OwnRun, ...] = Field(
-        (), description="the user's own configurations, where it was calibrated"
+    calibration: Calibration | None = Field(
+        None, description="the user's measurements behind it; absent: as shipped"
     )
     split: PipelineSplit | tuple[int, ...] = Field(
         PipelineSplit.BALANCED,
@@ -147,22 +162,41 @@ class Stack(Section):
     compute: Compute = Compute()
     host: Host = Host()
     communication: Communication = Communication()
-    states: States = States()
+    engine: Engine = Contiguous()
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
 
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _of_a_kind(cls, engine: object) -> object:
+        if isinstance(engine, dict) and engine.get("kind") not in set(EngineKind):
+            raise ValueError(f"its kind must be one of {', '.join(EngineKind)}")
+        return engine
+
+    @property
+    def zero_with_pp(self) -> tuple[int, ...]:
+        """The ZeRO stages that run with a pipeline."""
+        return tuple(zero for zero in self.limits.zero if zero <= self.engine.most_sharded_with_pp)
+
+    @property
+    def measured(self) -> tuple[OwnRun, ...]:
+        """The user's own configurations, where it was calibrated."""
+        return self.calibration.runs if self.calibration is not None else ()
+
     def for_precision(self, precision: Precision) -> Stack:
         """The stack with the gradients that it has in a precision."""
-        if precision is not Precision.FP16 or not self.states.fp16_gradients:
+        engine = self.engine.for_precision(precision)
+        if engine is self.engine:
             return self
-        states = self.states.model_copy(
-            update={"gradient": 2.0, "gradient_accumulator": 0.0, "optimizer_transient": 4.0}
-        )
-        communication = self.communication.model_copy(update={"gradient_bytes": 2.0})
-        return self.model_copy(update={"states": states, "communication": communication})
+        communication = self.communication.model_copy(update={"gradient_bytes": engine.gradient})
+        return self.model_copy(update={"engine": engine, "communication": communication})
+
+    @property
+    def _steps_measured(self) -> bool:
+        return self.calibration is not None and self.calibration.level == "L3"
 
     def band_at(self, devices: float, moe: bool) -> float:
         """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""
         band = self.band * (devices / BAND_DEVICES) ** self.band_widening
-        wider = (self.band_moe or band * UNLIKE_BAND) if moe and self.calibration_level != "L3" else 0.0
+        wider = (self.band_moe or band * UNLIKE_BAND) if moe and not self._steps_measured else 0.0
         return float(min(max(band, wider), WIDEST_BAND))

@@ -1,5 +1,5 @@
-"""The kinds that a stack chooses among: of attention, its context and its chosen keys, loss, float8, engine of states,
-dispatch of tokens, split of layers."""
+"""The kinds that a stack chooses among: of attention, its context and its chosen keys, loss, float8, dispatch of
+tokens, split of layers."""
 
 from __future__ import annotations
 
@@ -65,20 +65,12 @@ class StaysGathered(StrEnum):
     LAST_LAYER = "last-layer"
 
 
-class StateEngine(StrEnum):
-    """Who holds parameters and gradients, and when.
+class TorchPipelining(StrEnum):
+    """Release of torch.distributed.pipelining whose stages run a pipeline: TORCH_2_6 keeps outputs of all micro-batches
+    until the next step, TORCH_2_13 drops them (torchtitan 0.3.0 trainer.py return_outputs=False)."""
 
-    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM, nanotron). TORCH: gradients are born
-    in the backward pass and freed after the update; sharded parameters are gathered unit by unit (FSDP2's
-    `fully_shard`; stage 2 keeps them gathered from forward to backward, `reshard_after_forward=False`).
-    DEEPSPEED: buckets of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP:
-    gradient shards live from start to end; layers are gathered and reduced in queues of a fixed number of elements.
-    """
-
-    CONTIGUOUS = "contiguous"
-    TORCH = "torch"
-    DEEPSPEED = "deepspeed"
-    MEGATRON_FSDP = "megatron-fsdp"
+    TORCH_2_6 = "torch-2.6"
+    TORCH_2_13 = "torch-2.13"
 
 
 class Dispatcher(StrEnum):
@@ -132,6 +124,14 @@ class Float8Scales(StrEnum):
 
     TENSOR = "tensor"
     ROW = "row"
+
+
+class RecomputedLayers(StrEnum):
+    """How many layers of a rank may be fully recomputed: any, one of every so many, or all."""
+
+    ANY = "any"
+    EVERY = "every"
+    ALL = "all"
 
 
 class PipelineSplit(StrEnum):

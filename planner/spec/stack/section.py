@@ -1,6 +1,6 @@
 """What is a section of a stack file? A frozen set of named fields; times and sizes are written with their units.
 
-Left out: the sections themselves (`stack_time.py`, `stack_memory.py`, `stack.py`).
+Left out: the sections themselves (`spec/stack/`).
 """
 
 from __future__ import annotations

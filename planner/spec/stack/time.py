@@ -1,14 +1,12 @@
 """What decides how long a training software takes? Its kernels, their rates, its host, and what it exchanges how.
 
-Left out: what it keeps in memory (`stack_memory.py`).
+Left out: what it keeps in memory (`spec/stack/engines.py`, `spec/stack/memory.py`).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from planner.spec.attention import Attention
@@ -87,10 +85,6 @@ class Kernels(Section):
     eager_norm_bytes: float = Field(
         4.0, ge=0, le=16, description="kept by an unfused RMS norm beside its inputs, per hidden value"
     )
-    keeps_narrow_inputs: bool = Field(
-        True,
-        description="keeps 8-bit and 4-bit copies of linear inputs instead of the wide ones (Transformer Engine)",
-    )
     stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
     score_bytes: float = Field(
         0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
@@ -115,45 +109,12 @@ class Kernels(Section):
         le=16,
         description="kept per hidden value of each micro-batch a pipeline stage has in flight",
     )
-    received_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=4,
-        description="per hidden value that a chunk receives, forward or backward, of every micro-batch of a step: "
-        "buffers made once (torch.distributed.pipelining)",
-    )
-    keeps_outputs: bool = Field(
-        False,
-        description="where there are such buffers: outputs of all micro-batches stay until the next step",
-    )
     pins_fused_qkv: bool = Field(
         False,
         description="MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values",
     )
     fused_qkv: bool = Field(
         False, description="q, k and v are one linear layer where linear layers are counted one by one"
-    )
-    gather_buffer_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="bytes per hidden value of the gathered stream in buffers made once (tp > 1)",
-    )
-    deferred_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="per hidden value of the gathered stream that a collective reads: its block the allocator cannot "
-        "reuse while layers are launched ahead of the device (tp > 1); counted as reserved. 0: none is held back",
-    )
-    launches_forward: float = Field(
-        47.0, ge=20, le=80, description="entries of a stream's queue that a layer's forward pass takes"
-    )
-    launches_backward: float = Field(69.0, ge=30, le=120, description="the same of its backward pass")
-    split_keeps_graph: bool = Field(
-        False,
-        description="a backward split in two frees nothing before the weight gradient (autograd), instead of all "
-        "but the inputs of linear layers",
     )
     probs_in_activation: bool = Field(
         False,
@@ -204,6 +165,18 @@ class Kernels(Section):
         le=16,
         description="bytes per logit of the whole vocabulary that every tp rank holds at the loss",
     )
+
+    @property
+    def keeps_narrow_inputs(self) -> bool:
+        """Are 8-bit and 4-bit copies of linear inputs kept instead of the wide ones? Transformer Engine's are;
+        torchao's float8 casts from the bf16 input: fp8 and bf16 runs peak within 0.5 %."""
+        return self.float8_scales is None
+
+    @property
+    def tp_gathers_float8(self) -> bool:
+        """Are linear layers of a dense fp8 model given 8-bit inputs and gradients before tensor parallelism gathers
+        them? With one scale a tensor (torchao's Float8ColwiseParallel)."""
+        return self.float8_scales is Float8Scales.TENSOR
 
     def attention_of(self, attention: Attention) -> AttentionKernel:
         """The kernel of one layer: where its heads are too wide for a flash kernel, the softmax alone is fused, as
@@ -262,24 +235,12 @@ class Host(Section):
     pipeline_tp_floor: Seconds = Field(
         0.0, ge=0, le=0.05, description="added x (tp-1)^0.92 when a pipeline with tp > 1 crosses nodes"
     )
-    module_hooks: Seconds = Field(
-        0.0,
-        ge=0,
-        le=5e-3,
-        description="added to a pass for every linear layer whose weights ZeRO 3 gathers by hooks",
-    )
-    layer_hooks: Seconds = Field(
-        0.0, ge=0, le=5e-3, description="the same for a layer's other modules together, which have hooks too"
-    )
     softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
     step_overhead: Seconds = Field(
         0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
     )
     tensor_update: Seconds = Field(
         0.0, ge=0, le=1e-3, description="added per step for every tensor of which a rank updates a part"
-    )
-    update_captured: bool = Field(
-        False, description="the update is replayed as a CUDA graph, which leaves the host no launch a tensor"
     )
 
 
@@ -292,11 +253,6 @@ class Communication(Section):
         False,
         description="tensor-parallel collectives run in parts overlapped with the GEMMs (user buffers of Transformer "
         "Engine): `tp_exposed` is what is left of them, and launch files ask for it",
-    )
-    tp_gathers_float8: bool = Field(
-        False,
-        description="linear layers of a dense fp8 model with one scale a tensor are given 8-bit inputs and gradients "
-        "before tensor parallelism gathers them (torchao's Float8ColwiseParallel)",
     )
     gathers_qkv: bool = Field(
         False,
@@ -319,12 +275,12 @@ class Communication(Section):
     ep_overlap: float = Field(
         0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
     )
-    pair_overlap: bool = Field(
-        False,
-        description="overlapped pairs of DualPipe hide dispatch and combine under the other micro-batch's compute",
-    )
-    pair_sm_share: float = Field(
-        0.0, ge=0, lt=1, description="share of the compute units that communication takes meanwhile"
+    pair_sm_share: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="overlapped pairs of DualPipe hide dispatch and combine under the other micro-batch's compute, "
+        "from which communication takes this share of the compute units; absent: they hide nothing",
     )
     dispatch_bytes: float = Field(
         0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
@@ -349,9 +305,6 @@ class Communication(Section):
         description="the interleaved schedule reduces a chunk's gradients behind its last micro-batch, and gathers its "
         "parameters ahead of its first, under the other chunks",
     )
-    slow_message: Seconds = Field(
-        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
-    )
     fsdp_overlap: float = Field(
         0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
     )
@@ -369,15 +322,6 @@ class Communication(Section):
         False,
         description="ZeRO 1 gives whole tensors to ranks: gradients are reduced to the owner, which broadcasts what it "
         "updated, a message each",
-    )
-    reduces_aside: bool = Field(
-        True,
-        description="ZeRO's reductions run beside compute (DeepSpeed's overlap_comm), not between its kernels",
-    )
-    reduces_after_pipeline: bool = Field(
-        False,
-        description="a pipeline's gradients are reduced after the last micro-batch, not overlapped (DeepSpeed's "
-        "PipelineEngine)",
     )
     reduces_whole: bool = Field(
         False,
@@ -412,6 +356,7 @@ class Communication(Section):
         0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
     )
 
-    def beside_compute(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Where gradients are reduced beside compute, as far as overlaps say: rows of these degrees and stages (n,)."""
-        return (self.reduces_aside | (zero < 1)) & ((pp == 1) | (not self.reduces_after_pipeline))
+    @property
+    def pair_overlap(self) -> bool:
+        """Do overlapped pairs of DualPipe hide dispatch and combine?"""
+        return self.pair_sm_share is not None

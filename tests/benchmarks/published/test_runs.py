@@ -125,7 +125,7 @@ def test_nanotron_that_polls_its_messages_leaves_no_blocks_waiting(
 ) -> None:
     dp = str(int(gpus) // int(tp) // int(pp))
     row = {"gpus": gpus, "tp": tp, "pp": pp, "dp": dp, "global_batch": "256", "framework": "nanotron"}
-    assert (read(**row).problem.stack.kernels.deferred_bytes > 0) is waits
+    assert (read(**row).problem.stack.engine.model_dump()["deferred_bytes"] > 0) is waits
 
 
 def test_experts_default_to_tensor_parallel_width() -> None:
@@ -250,8 +250,8 @@ def test_recipes_of_the_bridge() -> None:
     nemo = {**bridge, "framework": "NeMo 25.09"}
     for cells, width in ((bridge, 2.0), ({**bridge, "extras": "fp32 grad"}, 4.0), (nemo, 2.0)):
         stack = reader.read(cells).problem.stack
-        assert (stack.name, stack.states.gradient) == ("megatron-2026", width)
-        assert (stack.communication.gradient_bytes, stack.states.optimizer_transient) == (
+        assert (stack.name, stack.engine.gradient) == ("megatron-2026", width)
+        assert (stack.communication.gradient_bytes, stack.engine.optimizer_transient) == (
             width,
             8.0 - 2 * width,
         )
@@ -281,7 +281,7 @@ def test_nvfp4_parameters_by_release_and_recipe(source: str, model: str, gpu: st
         "gpu": gpu,
         "precision": "nvfp4",
     }
-    assert reader.read({**ROW, **cells}).problem.stack.states.fp4_param_gather is gathers
+    assert reader.read({**ROW, **cells}).problem.stack.engine.fp4_param_gather is gathers
 
 
 def test_a_row_that_denies_packing_and_adapters_has_none() -> None:

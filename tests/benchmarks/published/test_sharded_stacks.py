@@ -6,18 +6,18 @@ from dataclasses import replace
 
 from benchmarks.published.sharded_stacks import with_muon, with_stage
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.engines import EngineKind
 from tests.problems import costs, dense_model, problem
 
 
 def test_megatron_deepspeed_runs_stage_3_as_deepspeed_does_and_not_as_fitted() -> None:
     fitted = load_stack("megatron-deepspeed-2022")
     stack, said = with_stage(fitted, 3)
-    assert stack.states.engine is StateEngine.DEEPSPEED
-    assert (stack.states.live_parameters, stack.communication.gradient_bytes) == (3e9, 2.0)
+    assert stack.engine.kind is EngineKind.DEEPSPEED
+    assert (stack.engine.live_parameters, stack.communication.gradient_bytes) == (3e9, 2.0)
     assert stack.compute == fitted.compute
     assert stack.band >= 1.5 * fitted.band
     assert not stack.fitted
@@ -66,10 +66,10 @@ def test_internevo_broadcasts_within_its_groups_and_reduces_over_all_ranks() -> 
     assert 1.5 * shards.gather[1] < shards.gather[0]
     assert shards.reduce[1] == shards.reduce[0]
     parts = [
-        {one.what: one.part for one in exchanges(costs(subject), config, 0) if one.axis == "dp"}
+        {one.what: one.ranks for one in step_messages(costs(subject), config, 0) if one.axis == "dp"}
         for config in both
     ]
-    assert parts == [{"gradients": None, "weights": None}, {"gradients": None, "weights": (8.0, 1.0)}]
+    assert parts == [{"gradients": 32.0, "weights": 32.0}, {"gradients": 32.0, "weights": 8.0}]
 
 
 def test_muon_of_others_is_sharded_as_adam_is() -> None:
@@ -79,7 +79,7 @@ def test_muon_of_others_is_sharded_as_adam_is() -> None:
     assert with_muon(older, Optimizer.ADAMW) == (older, ())
     for stack, kin in ((latest, "FlagScale"), (older, ""), (load_stack("torchtitan-2026"), "")):
         flat, said = with_muon(stack, Optimizer.MUON, kin)
-        assert flat.states.shards_matrices
+        assert flat.engine.shards_matrices
         assert said
 
 

@@ -88,9 +88,9 @@ def test_what_is_not_modelled_is_said() -> None:
 
 def test_scales_by_rows_gather_in_16_bits() -> None:
     stack = load_stack("torchtitan-2024")
-    assert stack.communication.tp_gathers_float8
+    assert stack.kernels.tp_gathers_float8
     rows, said = apply_switches(stack, "vanilla TP; compile; float8 rowwise")
-    assert not rows.communication.tp_gathers_float8
+    assert not rows.kernels.tp_gathers_float8
     assert said == ("fp8 scales per row",)
 
 
@@ -193,14 +193,14 @@ def test_the_overlap_of_one_exchange_is_no_other() -> None:
 
 def test_narrower_states_where_the_stack_has_the_option() -> None:
     pure, said = apply_switches(load_stack("torchtitan-2026"), "pure bf16")
-    assert pure.states.pure_bf16
+    assert pure.engine.pure_bf16
     assert said == ("weights and moments in bf16 alone",)
     same, said = apply_switches(load_stack("megatron-2026"), "pure bf16")
     assert same is load_stack("megatron-2026")
     assert "not used" in said[0]
     for text in ("bf16 grads", "gradients reduced in bf16", "grad_reduce_in_fp32=False"):
         narrow = apply_switches(load_stack("megatron-2026"), text)[0]
-        assert (narrow.states.gradient, narrow.communication.gradient_bytes) == (2.0, 2.0)
+        assert (narrow.engine.gradient, narrow.communication.gradient_bytes) == (2.0, 2.0)
     assert apply_switches(load_stack("megatron-2026"), "grad_reduce_in_fp32=True")[1] == ()
     assert "not used" in apply_switches(load_stack("megatron-2022"), "bf16 grads")[1][0]
 
@@ -273,5 +273,5 @@ def test_gradients_that_a_row_reduces_in_32_bits(words: str) -> None:
     assert apply_switches(loop, words)[0].communication.gradient_bytes == 4.0
     assert apply_switches(load_stack("llm-foundry-2023"), words)[0] == load_stack("llm-foundry-2023")
     wide = apply_switches(load_stack("megatron-2024"), words)[0]
-    assert (wide.communication.gradient_bytes, wide.states.gradient) == (4.0, 4.0)
+    assert (wide.communication.gradient_bytes, wide.engine.gradient) == (4.0, 4.0)
     assert apply_switches(loop, "gradients accumulate in fp32")[0] is loop

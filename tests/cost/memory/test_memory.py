@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.engines.of_stack import engine_of
 from planner.cost.memory.moments import PHASES, MemoryInputs
 from planner.cost.memory.peak import Kept, memory_cost
-from planner.cost.memory.state_bytes import StateBytes, state_bytes
+from planner.cost.memory.state_bytes import StateBytes
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
+from planner.spec.stack.engines import Contiguous
 from planner.spec.stack.kinds import PipelineSplit
-from planner.spec.stack.memory import Overhead, States
+from planner.spec.stack.memory import Overhead
 from tests.problems import costs, dense_model, problem
 
 GIB = 2.0**30
@@ -25,7 +27,7 @@ MEGATRON = load_stack("megatron-2026")
 BARE = MEGATRON.model_copy(
     update={
         "overhead": Overhead(context="3 GiB", workspace="2 GiB", fragmentation=0.1),
-        "states": States(optimizer_transient=0.0),
+        "engine": Contiguous(),
     }
 )
 
@@ -36,7 +38,7 @@ def job(optimizer: Optimizer = Optimizer.ADAMW, precision: Precision = Precision
 
 def states(zero: int, shards: float, stack: Stack, asked: Job) -> StateBytes:
     number = np.array([float(shards)])
-    return state_bytes(np.array([float(zero)]), number, number, stack, asked)
+    return engine_of(stack).state_bytes(np.array([float(zero)]), number, number, asked)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.memory.state_bytes import state_bytes
+from planner.cost.engines.of_stack import engine_of
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job
 from planner.spec.load_model import load_model
@@ -51,7 +51,7 @@ ZERO_3 = ParallelConfig(dp=64, num_microbatches=1, zero=3)
 )
 def test_bytes_of_a_parameter_by_strategy(stack: str, zero: int, total: float) -> None:
     number = np.array([64.0])
-    found = state_bytes(np.array([float(zero)]), number, number, load_stack(stack), Job(4096, 64))
+    found = engine_of(load_stack(stack)).state_bytes(np.array([float(zero)]), number, number, Job(4096, 64))
     assert float(found.total[0]) == pytest.approx(total)
 
 
@@ -60,31 +60,28 @@ def test_ddp_sums_copies_of_gradients() -> None:
     stack, job = load_stack("transformers-2026"), Job(4096, 64)
     found = {
         (zero, ranks): float(
-            state_bytes(np.array([zero]), np.array([ranks]), np.array([ranks]), stack, job).buffers[0]
+            engine_of(stack)
+            .state_bytes(np.array([zero]), np.array([ranks]), np.array([ranks]), job)
+            .buffers[0]
         )
         for zero in (0.0, 2.0, 3.0)
         for ranks in (1.0, 8.0)
     }
     assert {case for case, size in found.items() if size} == {(0.0, 8.0)}
-    assert found[0.0, 8.0] == stack.states.gradient
+    assert found[0.0, 8.0] == stack.engine.gradient
 
 
 @pytest.mark.parametrize(
-    ("options", "elements", "ahead", "queued"),
+    ("options", "ahead", "queued"),
     [
         # capacity 1e9: gathering goes on until 5e8 are under way, 3 layers of 2.18e8; the head's gradient of 5.25e8
         # leaves room for 2 layers in the queue
-        ("", 0.0, 3, 2),
-        ("", 8e8, 2, 1),
-        ("+fsdp-double-buffer", 0.0, 1, 1),
-        # a queue of the head and 12 layers
-        ("", 12.5 * LAYER + HEAD, 8, 12),
+        ("", 3, 2),
+        ("+fsdp-double-buffer", 1, 1),
     ],
 )
-def test_what_is_under_way(options: str, elements: float, ahead: int, queued: int) -> None:
-    stack = load_stack(STACK + options)
-    states = stack.states.model_copy(update={"communication_elements": elements})
-    subject = replace(problem(LLAMA, "8x8 h100 400G-ib"), stack=stack.model_copy(update={"states": states}))
+def test_what_is_under_way(options: str, ahead: int, queued: int) -> None:
+    subject = problem(LLAMA, "8x8 h100 400G-ib", stack=STACK + options)
     detail = costs(subject).evaluate(ConfigTable.of([ZERO_3]), keep_terms=True).detail
     assert detail is not None
     at = {m: {n: float(v[0, 0]) for n, v in terms.items()} for m, terms in detail.memory.items()}
@@ -163,5 +160,5 @@ def test_deepspeed_keeps_bf16_gradients_beside_fp32_ones_and_none_beside_fp16_on
     stack, number = load_stack("megatron-deepspeed-2022"), np.array([32.0])
     for precision, gradients in ((Precision.BF16, 6.0), (Precision.FP16, 2.0)):
         job = Job(4096, 64, precision=precision)
-        found = state_bytes(np.array([1.0]), number, number, stack.for_precision(precision), job)
+        found = engine_of(stack.for_precision(precision)).state_bytes(np.array([1.0]), number, number, job)
         assert float(found.gradients[0]) == gradients

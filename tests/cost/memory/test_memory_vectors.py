@@ -25,8 +25,9 @@ from planner.spec.job import Optimizer
 from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Limits, Stack
-from planner.spec.stack.kinds import CrossEntropy, StateEngine
-from planner.spec.stack.memory import Overhead, States
+from planner.spec.stack.engines import FullyShard
+from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.memory import Overhead
 from planner.spec.stack.time import Kernels
 from tests.problems import costs, layer_activations, problem
 
@@ -54,14 +55,10 @@ def stack_of(o: dict[str, str]) -> Stack:
     """All in bf16, states too; mixed: fp32 shards or masters, bf16 compute, fp32 reduction of shards."""
     mixed, zero = o["precision"] == "mixed", int(o["zero"])
     sharded = zero >= 2
-    states = States(
-        engine=StateEngine.TORCH,
+    engine = FullyShard(
         gradient=4.0 if mixed and sharded else 2.0,
-        unit_gradient=2.0,
         master=4.0 if mixed else (2.0 if zero == 1 else 0.0),
-        low_precision_shard=not mixed,
         one_unit="wrap-root-only" in o,
-        fused_weight_gradient=False,
         # replicated bf16 gradients are cast to the format of the master weights
         optimizer_transient=(4.0 if mixed else 2.0 * zero) * (not sharded)
         + (4.0 if mixed else 2.0) * int(o["foreach"]),
@@ -77,7 +74,7 @@ def stack_of(o: dict[str, str]) -> Stack:
     none = Overhead(context="0 GiB", workspace="0 GiB", fragmentation=0.0)
     limits = Limits(zero=(0, 1, 2, 3), pads_vocabulary=0, sequence_parallel=(0, 1))
     return load_stack("torchtitan-2026").model_copy(
-        update={"states": states, "kernels": kernels, "overhead": none, "limits": limits}
+        update={"engine": engine, "kernels": kernels, "overhead": none, "limits": limits}
     )
 
 

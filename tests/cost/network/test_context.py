@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from planner.cost.device.kernels import memory_bound_time
-from planner.cost.exchanges import exchanges
 from planner.cost.network.collectives import CollectiveKind, all_gather_time, p2p_time, reduce_scatter_time
 from planner.cost.network.context import context_kinds, merged_bytes
 from planner.cost.network.traffic import group_links
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ContextKind, ParallelConfig
 from tests.problems import attention, costs, dense_model, layer_of, problem
 
@@ -64,7 +64,7 @@ def test_windows_are_gathered_and_sinks_dealt_by_heads() -> None:
     assert sunk.context_kind(ContextKind.ALL_GATHER) is ContextKind.A2A
     assert windowed.context_kind(ContextKind.A2A) is ContextKind.A2A  # as asked
     given = problem(windowed, "1x8 h100", seq_len=32768)
-    links = costs(given).layers.communication.links
+    links = costs(given).links
     group = group_links(np.array([1.0]), np.array([4.0]), given.cluster)
     whole = np.array([32768 * 8 * 2 * 128 * 2.0])
     gather, scatter = (float(time(whole, group, links)[0]) for time in (all_gather_time, reduce_scatter_time))
@@ -72,9 +72,9 @@ def test_windows_are_gathered_and_sinks_dealt_by_heads() -> None:
         cost = costs(given).layers.layer(kind, ConfigTable.of([RING]))
         assert float(cost.forward["cp_comm"][0]) == pytest.approx(gather)
         assert float(cost.backward["cp_comm"][0]) == pytest.approx(gather + scatter)
-    sent = {e.kind: e.sent for e in exchanges(costs(given), RING, 0) if e.axis == "cp"}
+    sent = {e.kind: e.sent for e in step_messages(costs(given), RING, 0) if e.axis == "cp"}
     assert sent == dict.fromkeys((CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER), whole[0] * 3 / 4)
-    dealt = exchanges(costs(problem(sunk, "1x8 h100", seq_len=32768)), RING, 0)
+    dealt = step_messages(costs(problem(sunk, "1x8 h100", seq_len=32768)), RING, 0)
     found = {e.what: e.sent for e in dealt if e.axis == "cp"}
     own = whole[0] / 4
     assert found == {"keys_and_values": own * 3 / 4, "queries_and_outputs": 4 * own * 3 / 4}
@@ -84,7 +84,7 @@ def test_ulysses_deals_heads() -> None:
     """DeepSpeed's: 8,192 tokens of 32 heads of queries and as many of outputs, and of 8 of keys and values, of 128 in
     16 bits, 3/4 of which go to the 3 other ranks; no ring, whose steps attention would hide."""
     given = subject("deepspeed-2025")
-    dealt = [e for e in exchanges(costs(given), replace(RING, zero=3), 0) if e.axis == "cp"]
+    dealt = [e for e in step_messages(costs(given), replace(RING, zero=3), 0) if e.axis == "cp"]
     assert {e.kind for e in dealt} == {CollectiveKind.ALL_TO_ALL}
     own = 8192 * 2 * 8 * 128 * 2.0
     assert {e.what: e.sent for e in dealt} == {
@@ -97,7 +97,7 @@ def test_ulysses_deals_heads() -> None:
 def test_nothing_hides_what_torchs_ring_gathers() -> None:
     """Keys and values of 32 heads over 4 ranks, in 16 bits; backward again, and their gradients 4 times in 32."""
     given = subject("torchtitan-2024")
-    links, cluster = costs(given).layers.communication.links, given.cluster
+    links, cluster = costs(given).links, given.cluster
     group = group_links(np.array([1.0]), np.array([4.0]), cluster)
     nvlink, pairs = cluster.tiers[0].bandwidth, 32768 / 4 * 32 * 2 * 128
     gather = all_gather_time(np.array([4 * 2.0 * pairs]), group, links)
@@ -105,7 +105,7 @@ def test_nothing_hides_what_torchs_ring_gathers() -> None:
     cost = layer_of(given, RING)
     assert float(cost.forward["cp_comm"][0]) == pytest.approx(float(gather[0]))
     assert float(cost.backward["cp_comm"][0]) == pytest.approx(float(gather[0] + 4 * passed[0]))
-    found = {(e.kind, e.what): e for e in exchanges(costs(given), RING, 0) if e.axis == "cp"}
+    found = {(e.kind, e.what): e for e in step_messages(costs(given), RING, 0) if e.axis == "cp"}
     whole = found[CollectiveKind.ALL_GATHER, "keys_and_values"]
     back = found[CollectiveKind.P2P, "keys_and_values_gradients"]
     assert (whole.size, whole.calls) == (4 * 2 * pairs, 2 * 8 * RING.num_microbatches)

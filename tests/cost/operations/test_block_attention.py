@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.exchanges import exchanges
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.pairs import (
     chosen_pairs,
@@ -23,6 +22,7 @@ from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import read_details
 from planner.frameworks.megatron.architecture import check_release, model_options
+from planner.solve.step_messages import step_messages
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.attention import Attention
@@ -221,7 +221,7 @@ class TestWhoRunsIt:
 
     def test_context_parallelism_gathers_keys_and_values(self) -> None:
         model = costs(problem(read(), "1x8 b200", stack="megatron-2026"))
-        sent = [e for e in exchanges(model, ParallelConfig(dp=4, cp=2), 0) if e.axis == "cp"]
+        sent = [e for e in step_messages(model, ParallelConfig(dp=4, cp=2), 0) if e.axis == "cp"]
         assert {e.what for e in sent} >= {"keys_and_values"}
 
     @pytest.mark.parametrize("version", ["0.18.2", "main-2026-08"])

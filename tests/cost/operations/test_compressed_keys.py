@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.exchanges import exchanges
 from planner.cost.flops import model_flops
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import gemm_flops
@@ -18,6 +17,7 @@ from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details
 from planner.frameworks.megatron.architecture import check_release, model_options
+from planner.solve.step_messages import step_messages
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.attention import Attention
@@ -138,7 +138,7 @@ class TestStreams:
     def test_stages_pass_all_streams(self) -> None:
         four, two = problem(read()), problem(read(hc_mult=2))
         sent = [
-            next(e.size for e in exchanges(costs(p), ParallelConfig(dp=8, pp=2), 0) if e.axis == "pp")
+            next(e.size for e in step_messages(costs(p), ParallelConfig(dp=8, pp=2), 0) if e.axis == "pp")
             for p in (four, two)
         ]
         assert sent[0] == 2 * sent[1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.cost.device.updates import trained_tensors
-from planner.cost.network.messages import key_value_bytes
+from planner.cost.messages.sizes import key_value_bytes
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError

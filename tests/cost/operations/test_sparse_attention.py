@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
 from planner.cost.flops import model_flops
 from planner.cost.mfu import causal_half_flops_per_token
 from planner.cost.operations.lists import layer_gemms
@@ -26,6 +25,7 @@ from planner.cost.operations.sparse import (
     working_bytes,
 )
 from planner.cost.params import layer_parameters, model_parameters
+from planner.solve.step_messages import step_messages
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.attention import Attention, AttentionKind
@@ -311,7 +311,7 @@ class TestExchanges:
     @staticmethod
     def sent(config: ParallelConfig) -> dict[str, float]:
         model = costs(problem(sparse_model(), machine=cluster("2x8 h100 400G-ib")))
-        return {e.what: e.size for e in exchanges(model, config, 0) if e.axis in ("tp", "cp")}
+        return {e.what: e.size for e in step_messages(model, config, 0) if e.axis in ("tp", "cp")}
 
     def test_context_parallelism_gathers_one_latent_key_and_the_indexers(self) -> None:
         found = self.sent(ParallelConfig(cp=8, dp=2, micro_batch=1, num_microbatches=32))

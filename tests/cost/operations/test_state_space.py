@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.exchanges import exchanges
 from planner.cost.flops import model_flops
 from planner.cost.layer_memory import layer_parts
+from planner.cost.messages.sizes import tensor_parallel_regions
 from planner.cost.mfu import causal_half_flops_per_token
-from planner.cost.network.messages import tensor_parallel_regions
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.state_space import (
     SCAN_SLOWDOWN,
@@ -31,6 +30,7 @@ from planner.cost.operations.state_space import (
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import UnsupportedError
 from planner.frameworks.megatron.hybrid import check_hybrid
+from planner.solve.step_messages import step_messages
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
@@ -225,7 +225,7 @@ class TestLatentExperts:
     def test_a_quarter_is_sent_to_experts(self) -> None:
         config = ParallelConfig(dp=16, ep=8)
         sent = [
-            [e.size for e in exchanges(costs(given), config, 0) if e.axis == "ep"]
+            [e.size for e in step_messages(costs(given), config, 0) if e.axis == "ep"]
             for given in self.subjects()
         ]
         assert len(sent[0]) > 0

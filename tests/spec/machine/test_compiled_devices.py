@@ -16,6 +16,7 @@ from planner.spec.machine.device_kernels import require_recipe, with_device_kern
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.planfile import Plan
 from planner.spec.precision import Dtype, Precision
+from planner.spec.stack import Calibration
 
 LLAMA = load_model("llama-3.1-8b")
 MAXTEXT = load_stack("maxtext-2024")
@@ -105,7 +106,7 @@ def test_layers_are_not_launched_and_no_context_is_held() -> None:
 
 
 def test_what_was_calibrated_on_the_device_stays() -> None:
-    own = MAXTEXT.model_copy(update={"calibration": "mine", "calibration_level": "L2"})
+    own = MAXTEXT.model_copy(update={"calibration": Calibration(said="mine", level="L2")})
     found = with_device_kernels(own, LLAMA, V5P, Precision.BF16)
     assert (found.compute, found.communication, found.fitted) == (own.compute, own.communication, own.fitted)
     assert found.host.layer_floor == 0.0

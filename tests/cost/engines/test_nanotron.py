@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.engines.nanotron import LAUNCH_QUEUE, NanotronEngine
 from planner.cost.levels import Layers
-from planner.cost.memory.idle_blocks import LAUNCH_QUEUE, idle_blocks, lone_gradient
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Job
 
 NANOTRON = load_stack("nanotron-2024")
-WIDTH = NANOTRON.kernels.deferred_bytes
+ENGINE = NanotronEngine(NANOTRON)
+WIDTH = ENGINE.states.deferred_bytes
 
 
 def blocks(depth: float, held: float, slowness: float = 1.0, **axes: Any) -> float:
@@ -22,15 +24,15 @@ def blocks(depth: float, held: float, slowness: float = 1.0, **axes: Any) -> flo
     config = ParallelConfig(**{"tp": 8, "sp": 1, "num_microbatches": 64, **axes})
     layers = SimpleNamespace(terms=np.ones((1, 1, 1)), time=np.full((1, 1), slowness))
     row = np.zeros(1, dtype=np.intp)
-    found = idle_blocks(
-        NANOTRON, ConfigTable.of([config]), cast(Layers, layers), row, np.array([[held]]), np.array([[depth]]),
+    found = ENGINE.waiting_blocks(
+        ConfigTable.of([config]), cast(Layers, layers), row, np.array([[held]]), np.array([[depth]]),
         np.array([1.0]),
     )  # fmt: skip
     return float(found[0, 0]) / WIDTH
 
 
 def test_without_a_pipeline_the_launch_queue_bounds_them_whatever_the_depth() -> None:
-    queue = (2 + 1 / 8) * LAUNCH_QUEUE / NANOTRON.kernels.launches_forward
+    queue = (2 + 1 / 8) * LAUNCH_QUEUE / ENGINE.states.launches_forward
     assert blocks(80, 1) == blocks(32, 1) == pytest.approx(queue)
     assert (2 + 1 / 8) * 4 < blocks(4, 1) < queue  # and the backward pass before
     assert blocks(4, 1, num_microbatches=1) == pytest.approx((2 + 1 / 8) * 4)
@@ -44,9 +46,9 @@ def test_a_host_that_waits_for_messages_runs_ahead_by_the_passes_that_fill_the_p
 
 
 def test_an_embedding_larger_than_any_activation_leaves_its_gradient_idle_on_a_first_stage() -> None:
-    problem: Any = SimpleNamespace(stack=NANOTRON, model=SimpleNamespace(hidden=8, layer_kinds=()))
+    problem: Any = SimpleNamespace(job=Job(4096, 64), model=SimpleNamespace(hidden=8, layer_kinds=()))
     classes: Any = SimpleNamespace(first=np.array([[1.0, 0.0]]), last=np.array([[0.0, 1.0]]))
     table, row = ConfigTable.of([ParallelConfig(pp=2)]), np.zeros(1, dtype=np.intp)
     outer = np.array([[100.0, 100.0]])
-    found = lone_gradient(problem, table, np.array([80.0]), outer, classes, row, 2.0)
+    found = ENGINE.lone_gradient(problem, table, classes, row, np.array([80.0]), outer)
     assert found.tolist() == [[200.0, 0.0]]

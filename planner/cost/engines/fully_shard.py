@@ -1,4 +1,4 @@
-"""What do ranks under `fully_shard` hold at the moments of a step?
+"""What do ranks under PyTorch's `fully_shard` hold at the moments of a step, and what does it gather and reduce?
 
 Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py. Left out: padding of
 shards, and layers of a model whose units differ, for which the widest stands.
@@ -7,11 +7,15 @@ shards, and layers of a model whose units differ, for which the widest stands.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.engines.engine import Engine
+from planner.cost.levels import Layers
 from planner.cost.memory.moments import (
+    WEIGHT_GRADIENT,
     MemoryInputs,
     Moment,
     behind,
@@ -19,10 +23,20 @@ from planner.cost.memory.moments import (
     static_terms,
     update_temporaries,
 )
+from planner.cost.params_fp8 import narrow_weights
+from planner.schedule.formulas import in_flight
+from planner.spec.config import ConfigTable, Schedule
+from planner.spec.job import FROZEN_BYTES, Job, Optimizer
+from planner.spec.precision import RECIPES
+from planner.spec.rule import Problem
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import StaysGathered
+from planner.spec.stack.engines import FullyShard
+from planner.spec.stack.kinds import StaysGathered, TorchPipelining
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+RECEIVED: Final = 2.0  # bytes of a value in buffers between stages
 
 
 @dataclass(frozen=True)
@@ -52,10 +66,9 @@ class _Units:
     last_buffer: Array
 
 
-def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
-    states = stack.states
+def _units(x: MemoryInputs, stack: Stack, states: FullyShard, grown: Array, fresh: Array) -> _Units:
     total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
-    w, g = x.weight_bytes, x.trained * states.unit_gradient
+    w, g = x.weight_bytes, x.trained * WEIGHT_GRADIENT
     inner = w if x.narrow_gathered is None else x.narrow_gathered
     whole = inner * (total - x.outer) + w * x.outer
     outer = total if states.one_unit else x.outer
@@ -82,14 +95,14 @@ def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
 class _Step:
     """What a rank's phases of a step hold: the inputs, the units, and the sums more than one phase needs, (n, C)."""
 
-    def __init__(self, x: MemoryInputs, stack: Stack):
-        self.x, self.stack, self.states = x, stack, stack.states
+    def __init__(self, x: MemoryInputs, stack: Stack, states: FullyShard):
+        self.x, self.states = x, states
         self.zero, self.waits = x.zero[:, None], x.waits_whole[:, None] > 0
         self.static, self.kept, self.fresh = static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
         whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
         self.last = x.reduces_last[:, None] & ~self.waits
         self.grown = np.where(self.waits | self.last, whole, self.kept)
-        self.u = u = _units(x, stack, self.grown, self.fresh)
+        self.u = u = _units(x, stack, states, self.grown, self.fresh)
         self.before, self.none = (1.0 - self.fresh) * self.grown, np.zeros_like(x.dense)
         self.layers, self.deep, self.sharded = np.maximum(x.layers, 1.0), x.layers >= 2, self.zero >= 2
         self.stream = x.stream[:, None] + self.none
@@ -184,7 +197,7 @@ class _Step:
         # the embedding's backward: its gradient, on tp ranks whole beside its own part, and those of its unit
         apart = x.head * (self.states.stays_gathered is StaysGathered.HEAD)
         gathered = np.where(waits, u.all_weights, u.outer_weights - x.weight_bytes * apart)
-        gradient = u.outer_gradients + x.trained * self.states.unit_gradient * (x.whole_embedding - apart)
+        gradient = u.outer_gradients + x.trained * WEIGHT_GRADIENT * (x.whole_embedding - apart)
         return [
             self.moment("gradient_reduction", ends, whole, whole, ended, buffers),
             self.moment("gradient_reduction", ends, gathered, gathered,
@@ -198,28 +211,124 @@ class _Step:
         return self.moment("after_init", None, self.none, self.none, self.none)
 
 
-def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
-    """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
+class FullyShardEngine(Engine[FullyShard]):
+    """FSDP1, FSDP2 and DDP."""
 
-    Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass starts,
-    unless it stayed; copying a gathered buffer into parameters holds both for a moment. FSDP2 frees the buffer of an
-    all-gather when the next one is waited for (wait_for_unshard, comm_ctx.all_gather_state), so that the last one of a
-    forward pass is there beside the parameters when the head runs. From the second layer of the backward pass on a
-    reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there throughout
-    (`accumulates`).
+    def reduction_buffer(self, zero: Array) -> Array | float:
+        """PyTorch's DDP sums copies of the gradients, in buckets that stay (torch nn/parallel/distributed.py
+        gradient_as_bucket_view=False)."""
+        return (zero == 0) * self.states.gradient
 
-    tp ranks that divide the embedding each make its whole gradient (torch distributed/tensor/_ops/_embedding_ops.py:
-    a partial sum), which fully_shard sums over them before it reduces; without it stays whole for the update.
+    def gradients_follow(
+        self, optimizer: NDArray[np.bool_], parameters: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """FSDP's CPU offload takes everything."""
+        return optimizer & parameters
 
-    `waits_whole`: stage 2 keeps all weights gathered; stage 3 frees a layer's after its forward pass, and none after
-    its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in which they
-    are reduced, unit by unit once the last one is over (torch 2.6 and 2.13 distributed/pipelining/stage.py
-    backward_maybe_with_nosync, perform_reduce_grad; fsdp/_fully_shard/_fsdp_param.py to_accumulated_grad_if_needed).
-    `reduces_last`: gradients pile up so too, weights are freed, and units are reduced in the last backward pass
-    (fsdp/_fully_shard/_fsdp_param_group.py post_backward, fsdp/_runtime_utils.py _post_backward_hook).
-    Left out: torch 2.13 keeps weights of 3 chunks of a rank and gathers others again (schedules.py
-    _add_unshard_reshard): with more it needs less.
-    """
-    step = _Step(x, stack)
-    moments = [*step.forward(), *step.backward(), *step.end()]
-    return [*moments, step.after_init()] if every else moments
+    def moments(self, x: MemoryInputs, every: bool) -> list[Moment]:
+        """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
+
+        Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass
+        starts, unless it stayed; copying a gathered buffer into parameters holds both for a moment. FSDP2 frees the
+        buffer of an all-gather when the next one is waited for (wait_for_unshard, comm_ctx.all_gather_state), so that
+        the last one of a forward pass is there beside the parameters when the head runs. From the second layer of the
+        backward pass on a reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier
+        micro-batches are there throughout (`accumulates`).
+
+        tp ranks that divide the embedding each make its whole gradient (torch
+        distributed/tensor/_ops/_embedding_ops.py: a partial sum), which fully_shard sums over them before it reduces;
+        without it stays whole for the update.
+
+        `waits_whole`: stage 2 keeps all weights gathered; stage 3 frees a layer's after its forward pass, and none
+        after its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in
+        which they are reduced, unit by unit once the last one is over (torch 2.6 and 2.13
+        distributed/pipelining/stage.py backward_maybe_with_nosync, perform_reduce_grad;
+        fsdp/_fully_shard/_fsdp_param.py to_accumulated_grad_if_needed). `reduces_last`: gradients pile up so too,
+        weights are freed, and units are reduced in the last backward pass (fsdp/_fully_shard/_fsdp_param_group.py
+        post_backward, fsdp/_runtime_utils.py _post_backward_hook). Left out: torch 2.13 keeps weights of 3 chunks of a
+        rank and gathers others again (schedules.py _add_unshard_reshard): with more it needs less.
+        """
+        step = _Step(x, self.stack, self.states)
+        moments = [*step.forward(), *step.backward(), *step.end()]
+        return [*moments, step.after_init()] if every else moments
+
+    def stage_buffers(
+        self, table: ConfigTable, layers: Layers, l_row: Index, ends: tuple[Array, Array], in_flight: Array
+    ) -> Array:
+        """What torch.distributed.pipelining keeps between stages beyond a layer's own input (n, C) [bytes].
+
+        With m micro-batches and v chunks, m (2 v) buffers of received activations and gradients, but none of
+        activations on the first and of gradients on the last stage; outputs of chunks in flight, or of all where they
+        are kept to the end of the step, of the last stage then the logits; less what the layers count: the inputs of
+        chunks in flight. torch 2.13 and 2.6 distributed/pipelining/stage.py _prepare_forward_infra,
+        _prepare_backward_infra, forward_one_chunk.
+        """
+        if self.states.pipelining is None:
+            return np.zeros_like(in_flight)
+        (first, last), keeps = ends, self.states.pipelining is TorchPipelining.TORCH_2_6
+        v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
+        received = RECEIVED * m * (2.0 * v - first - last)
+        sent = (v - last) * (m if keeps else in_flight)
+        width = layers.stream[l_row] / np.maximum(layers.hidden[l_row], 1.0)
+        hidden = layers.hidden[l_row][:, None] * (
+            received + width[:, None] * (sent - in_flight * (v - first))
+        )
+        logits = last * m * layers.head_memory.logits[l_row][:, None] if keeps else 0.0
+        return np.maximum(hidden + logits, 0.0) * (table["pp"] > 1)[:, None]
+
+    def gradients_wait(self, table: ConfigTable, in_flight: Array) -> NDArray[np.bool_]:
+        """Or at the fixed addresses that a graph writes (torchtitan 0.3.0 trainer.py
+        zero_grad(set_to_none=disable_cuda_graphs))."""
+        fixed = table["cuda_graph_impl"] > 0
+        return super().gradients_wait(table, in_flight) | fixed[:, None]
+
+    def idle_gathers(self, x: MemoryInputs) -> Array | float:
+        """FSDP2 gathers on a stream of its own, whose blocks nothing else can use: the outer unit's and the next
+        layer's, which is asked for before the former is free (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
+        foreach_all_gather)."""
+        idle = (1.0 - x.accumulates) * gradients_kept(x)
+        if self.stack.communication.gather_copies:
+            width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
+            pool = x.weight_bytes * x.outer + width * x.unit[:, None]
+            idle = idle + np.where(x.zero[:, None] >= 2, pool, 0.0)
+        return np.asarray(idle)
+
+    def whole_at_work(self, problem: Problem, table: ConfigTable) -> tuple[Array, NDArray[np.bool_]] | None:
+        """Gathered weights and gradients of earlier micro-batches, which pile up whole where they are reduced once; of
+        those none where all are in flight."""
+        p, v, m, zero = (table[axis] for axis in ("pp", "vpp", "num_microbatches", "zero"))
+        looped = (table["schedule"] <= Schedule.INTERLEAVED) | (table["schedule"] == Schedule.ZB_H1)
+        most = np.where(looped, in_flight(0.0, *(of.astype(float) for of in (p, v, m))), np.minimum(2 * p, m))
+        earlier = (m > most) & (table["schedule"] != Schedule.GPIPE)
+        piled = self.states.accumulates_whole(p, zero) | self.states.reduces_last(zero, m)
+        job = problem.job
+        trained, width = float(job.lora_rank is None), RECIPES[job.precision].weight_bytes
+        if job.lora_rank is not None:
+            width = min(width, FROZEN_BYTES[job.frozen_bits])
+        if narrow_weights(problem) is not None:  # gathered in several widths
+            width = 0.0
+        wire = self.stack.communication.gradient_bytes
+        gradients = np.where(piled & earlier, trained * wire, 0.0)
+        return gradients + np.where(zero == 2, width, 0.0), earlier & ~piled
+
+    def update_bytes(self, job: Job) -> float:
+        """8-bit AdamW updates one parameter after the other, without torch's foreach kernels (torchao optim/adam.py
+        step, bitsandbytes optim/optimizer.py step)."""
+        return 0.0 if job.optimizer is Optimizer.ADAMW_8BIT else self.states.optimizer_transient
+
+    def copied_to_host(self, weight_bytes: float) -> float:
+        """Gradients go out in every micro-batch, and weights are taken in where they are gathered."""
+        return 0.0
+
+    def sums_on_host(self, microbatches: Array, reduces_last: NDArray[np.bool_]) -> Array:
+        return np.where(reduces_last, 0.0, microbatches - 1.0)
+
+    def collectives(self, table: ConfigTable, again: Array) -> tuple[Array, Array]:
+        """Stage 2 gathers for the forward pass alone; what waits whole is reduced, and gathered, once."""
+        zero, m = table["zero"], table["num_microbatches"].astype(float)
+        once = self.states.accumulates_whole(table["pp"], zero)
+        last = once | self.states.reduces_last(zero, table["num_microbatches"])
+        reductions, gathers = super().collectives(table, again)
+        gathers = np.where(zero == 2, m, gathers)
+        gathers = np.where(once & (zero >= 3), again * m + 1.0, gathers)
+        return np.where(last, 1.0, reductions), gathers

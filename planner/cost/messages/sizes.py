@@ -1,6 +1,6 @@
 """How large are the messages of a layer's parallelism?
 
-Left out: how often they are sent (`cost/exchanges.py`) and over which links (`network/traffic.py`).
+Left out: how often they are sent and over which links (the files of each axis).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def gathered_width(problem: Problem) -> float:
     Float8RowwiseParallel; torchtitan 0.2.2 models/llama3/infra/parallelize.py: enable_float8_tensorwise_tp, scales by
     rows gather in 16 bits). Left out: all-reduces of the largest value of every tensor, tens of microseconds each.
     """
-    narrow = problem.stack.communication.tp_gathers_float8 and not problem.model.is_moe
+    narrow = problem.stack.kernels.tp_gathers_float8 and not problem.model.is_moe
     tensorwise = narrow and problem.job.precision is Precision.FP8_CS
     recipe = RECIPES[problem.job.precision]
     return recipe.operand_bytes if tensorwise else recipe.activation_bytes

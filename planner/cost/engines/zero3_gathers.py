@@ -21,7 +21,8 @@ from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import Shard
 from planner.spec.layer import Layer
 from planner.spec.rule import Problem
-from planner.spec.stack.memory import States
+from planner.spec.stack import Stack
+from planner.spec.stack.engines import DeepSpeed
 
 Array = NDArray[np.float64]
 
@@ -57,17 +58,18 @@ class Fetches:
         )
 
 
-def fetches_modules(states: States) -> bool:
-    """Does ZeRO-3 of this stack gather module by module?"""
-    return states.live_parameters > 0
+def module_settings(stack: Stack) -> DeepSpeed | None:
+    """Settings of an engine whose stage 3 gathers one linear layer after the other; None for others."""
+    return stack.engine if isinstance(stack.engine, DeepSpeed) else None
 
 
 def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
     """Linear layers of one layer in order of execution, those that stay gathered left out; experts one by one."""
-    found = []
+    found, settings = [], module_settings(problem.stack)
+    assert settings is not None, "its modules are gathered one by one"
     for gemm in layer_gemms(layer, problem.model.hidden):
         for wide in gemm.outputs(not gemm.expert and linear_layers(gemm, problem.stack) == 1):
-            if wide * gemm.in_features >= problem.stack.states.persistent_elements:
+            if wide * gemm.in_features >= settings.persistent_elements:
                 size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)
                 used = gemm.rows_per_token / gemm.groups
                 found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert, used))

@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.engines.contiguous import megatron_update_bytes
+from planner.cost.engines.engine import Engine
 from planner.cost.memory.moments import (
     MemoryInputs,
     Moment,
@@ -21,12 +23,12 @@ from planner.cost.memory.moments import (
     static_terms,
     update_temporaries,
 )
-from planner.spec.stack import Stack
-from planner.spec.stack.memory import States
+from planner.spec.job import Job
+from planner.spec.stack.engines import MegatronFsdp
 
 Array = NDArray[np.float64]
 
-# Elements under way at once where --suggested-communication-unit-size is not given: at least 1e9 (the line that says
+# Elements under way at once, as --suggested-communication-unit-size is not given: at least 1e9 (the line that says
 # it caps them takes the larger), so that neither part falls with the number of ranks.
 SMALLEST_CAPACITY: Final = 1e9
 
@@ -45,7 +47,7 @@ class FsdpUnits:
 
 
 def fsdp_units(
-    parameters: tuple[Array, Array, Array, Array], layers: Array, zero: Array, states: States,
+    parameters: tuple[Array, Array, Array, Array], layers: Array, zero: Array, states: MegatronFsdp,
     widths: tuple[Array | float, float],
 ) -> FsdpUnits:  # fmt: skip
     """Units of the strategies optim_grads_params (ZeRO 3) and optim_grads (2); nothing for those below.
@@ -59,7 +61,7 @@ def fsdp_units(
     total, outer, head, widest = parameters
     sharded, held = (zero >= 3)[:, None], (zero >= 2)[:, None]
     unit = np.maximum(np.minimum(widest, total - outer), 1.0)
-    capacity = states.communication_elements or np.maximum(SMALLEST_CAPACITY, 2.0 * unit)
+    capacity = np.maximum(SMALLEST_CAPACITY, 2.0 * unit)
     ahead = np.minimum(np.ceil(capacity / 2.0 / unit), layers - 1.0)
     if states.double_buffer:
         ahead, capacity = np.minimum(1.0, layers - 1.0), head + unit
@@ -77,35 +79,41 @@ def fsdp_units(
     )
 
 
-def megatron_fsdp_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
-    """Moments under Megatron-FSDP: sharded gradients throughout, layers gathered and reduced in queues."""
-    layers, total, none = np.maximum(x.layers, 1.0), x.dense + x.expert, np.zeros_like(x.dense)
-    width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
-    of = (total, x.outer, x.head, x.unit[:, None] + none)
-    u = fsdp_units(of, layers, x.zero, stack.states, (width, x.weight_bytes))
-    always = {**static_terms(x, stack), "gradients": gradients_kept(x)}
-    first, full, last, end = (x.trained * part for part in u.unreduced)
-    logits, held = x.head_inputs + x.head_kept + x.head_transient, x.in_flight
+class MegatronFsdpEngine(Engine[MegatronFsdp]):
+    """Layers are units; --data-parallel-sharding-strategy says what is sharded."""
 
-    def moment(
-        phase: str,
-        kept: Array | None,
-        gathered: Array,
-        buffers: Array = none,
-        works: bool = False,
-        **more: Array,
-    ) -> Moment:
-        of_units = {"gathered_parameters": u.outside + gathered, "reduction_buffers": buffers}
-        return Moment(phase, {**always, **of_units, **more}, kept, works)
+    def moments(self, x: MemoryInputs, every: bool) -> list[Moment]:
+        """Moments under Megatron-FSDP: sharded gradients throughout, layers gathered and reduced in queues."""
+        layers, total, none = np.maximum(x.layers, 1.0), x.dense + x.expert, np.zeros_like(x.dense)
+        width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
+        of = (total, x.outer, x.head, x.unit[:, None] + none)
+        u = fsdp_units(of, layers, x.zero, self.states, (width, x.weight_bytes))
+        always = {**static_terms(x, self.stack), "gradients": gradients_kept(x)}
+        first, full, last, end = (x.trained * part for part in u.unreduced)
+        logits, held = x.head_inputs + x.head_kept + x.head_transient, x.in_flight
 
-    moments = [
-        moment("forward", behind(x, 1.0), u.gathered, working_set=x.stream[:, None] + none),
-        moment("loss", held, none, logits=logits),
-        moment("head_backward", held, none, first, logits=x.head_inputs + x.logit_gradient),
-        moment("backward", held, u.gathered, first, works=True),
-        moment("layer_backward", behind(x, u.queued), u.gathered, full, works=True),
-        moment("backward_end", behind(x, layers - 1.0), u.gathered, last, works=True),
-        moment("gradient_reduction", behind(x, layers), none, end),
-        moment("optimizer", None, none, optimizer_temporaries=update_temporaries(x, stack.states)),
-    ]
-    return [*moments, Moment("after_init", always)] if every else moments
+        def moment(
+            phase: str,
+            kept: Array | None,
+            gathered: Array,
+            buffers: Array = none,
+            works: bool = False,
+            **more: Array,
+        ) -> Moment:
+            of_units = {"gathered_parameters": u.outside + gathered, "reduction_buffers": buffers}
+            return Moment(phase, {**always, **of_units, **more}, kept, works)
+
+        moments = [
+            moment("forward", behind(x, 1.0), u.gathered, working_set=x.stream[:, None] + none),
+            moment("loss", held, none, logits=logits),
+            moment("head_backward", held, none, first, logits=x.head_inputs + x.logit_gradient),
+            moment("backward", held, u.gathered, first, works=True),
+            moment("layer_backward", behind(x, u.queued), u.gathered, full, works=True),
+            moment("backward_end", behind(x, layers - 1.0), u.gathered, last, works=True),
+            moment("gradient_reduction", behind(x, layers), none, end),
+            moment("optimizer", None, none, optimizer_temporaries=update_temporaries(x, self.states)),
+        ]
+        return [*moments, Moment("after_init", always)] if every else moments
+
+    def update_bytes(self, job: Job) -> float:
+        return megatron_update_bytes(self.states, job)

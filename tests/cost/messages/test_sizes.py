@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.exchanges import exchanges
+from planner.cost.messages.sizes import whole_qkv_bytes
 from planner.cost.network.collectives import all_gather_time, reduce_scatter_time
-from planner.cost.network.messages import whole_qkv_bytes
 from planner.cost.network.traffic import group_links
+from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.machine.load_cluster import load_cluster
 from tests.problems import costs, dense_model, problem
@@ -36,7 +36,7 @@ def test_megatron_gathers_whole_queries_keys_and_values_beyond_the_key_value_hea
         assert detail is not None
         steps.append(float(detail.time["tp_comm"][0]))
     assert steps[0] - steps[1] == pytest.approx(config.num_microbatches * 4 * seconds)
-    sent = [e.sent_per_step for e in exchanges(costs(subject), config, 0) if "queries" in e.what]
+    sent = [e.sent_per_step for e in step_messages(costs(subject), config, 0) if "queries" in e.what]
     assert sent == 2 * gathered * [config.num_microbatches * 4 * size * (tp - 1) / tp]
 
 

@@ -1,0 +1,1 @@
+"""Which messages does a training step send, how long does each take, and what of it does nothing hide?"""

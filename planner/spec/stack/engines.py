@@ -1,0 +1,417 @@
+"""What does the engine that holds weights, gradients and optimizer states do? A section of its own for each kind.
+
+A section has the settings of its kind alone; what follows from the kind itself stands in its class. Left out: what
+either does to memory and time (`cost/engines/`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from planner.spec.job import OPTIMIZERS, Optimizer
+from planner.spec.precision import Precision
+from planner.spec.stack.kinds import StaysGathered, TorchPipelining
+from planner.spec.stack.section import Seconds, Section
+
+Rows = NDArray[np.int32]
+HALF: Final = 2.0  # bytes of a value in 16 bits
+FP32: Final = 4.0
+
+
+class EngineKind(StrEnum):
+    """Who holds parameters and gradients, and when.
+
+    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM). NANOTRON: so they do, and gradients
+    of a micro-batch beside them, which are added behind its backward pass. XLA: so they do, in one compiled program
+    that shards fp32 weights alone and casts what it gathers (MaxText). FULLY_SHARD: gradients are born in the backward
+    pass and freed after the update; sharded parameters are gathered unit by unit (PyTorch's FSDP, of which stage 2
+    keeps them gathered from forward to backward, `reshard_after_forward=False`; its DDP at stage 0). DEEPSPEED: buckets
+    of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP: gradient shards live from
+    start to end; layers are gathered and reduced in queues of a fixed number of elements.
+    """
+
+    CONTIGUOUS = "contiguous"
+    NANOTRON = "nanotron"
+    XLA = "xla"
+    FULLY_SHARD = "fully_shard"
+    DEEPSPEED = "deepspeed"
+    MEGATRON_FSDP = "megatron_fsdp"
+
+
+class States(Section):
+    """What every kind holds of a parameter; the optimizer's moments come from the job [bytes/parameter].
+
+    Of a kind itself:
+    `weights_sharded_from`: the first ZeRO stage at which parameters lie in shards between steps.
+    `low_precision_shard`: whether a low-precision shard is kept beside the fp32 one, or made of it for every gather.
+    `lasting_gradients`: whether gradients are there from start to end, whatever runs.
+    `fused_weight_gradient`: whether the product itself accumulates a weight's gradient, with no copy of its own.
+    `deals_matrices`: whether Megatron-Core's layer-wise optimizer runs with it.
+    `casts_wide_shards`: whether 8-bit weights are made of fp32 shards for every gather.
+    `gathers_as_read`: whether passes gather the orientation of 8-bit weights that they read.
+    `sums_whole_embedding`: whether tp ranks that divide the embedding each make its whole gradient (DTensor).
+    `plain_autograd`: whether PyTorch's autograd alone runs backward passes, operation by operation; split in two, one
+    frees nothing before the weight gradient, instead of all but the inputs of linear layers.
+    """
+
+    weights_sharded_from: ClassVar[int] = 3
+    low_precision_shard: ClassVar[bool] = True
+    lasting_gradients: ClassVar[bool] = True
+    deals_matrices: ClassVar[bool] = False
+    casts_wide_shards: ClassVar[bool] = False
+    gathers_as_read: ClassVar[bool] = False
+    sums_whole_embedding: ClassVar[bool] = False
+    plain_autograd: ClassVar[bool] = False
+
+    gradient: float = Field(4.0, ge=0, le=8, description="the gradient between backward pass and update")
+    master: float = Field(4.0, ge=0, le=4, description="the fp32 weight that an update changes")
+    pure_bf16: bool = Field(
+        False,
+        description="moments have the width of bf16 parameters, which have no fp32 masters (torchtitan's full bf16 "
+        "training, DeepSpeed's bf16_master_weights_and_grads)",
+    )
+    optimizer_transient: float = Field(
+        0.0, ge=0, le=8, description="per locally updated parameter during the step"
+    )
+    shards_matrices: bool = Field(
+        False,
+        description="Muon's momentum is sharded as Adam's moments are, and a rank gathers the matrix that it "
+        "orthogonalises (Moonlight's distributed Muon, arXiv 2502.16982, section 2.3); else Megatron-Core's layer-wise "
+        "optimizer deals whole matrices",
+    )
+
+    @property
+    def most_sharded_with_pp(self) -> int:
+        """The last ZeRO stage that runs with a pipeline."""
+        return 3
+
+    @property
+    def keeps_gathered(self) -> StaysGathered:
+        """Of stage 3, what is not resharded after forward."""
+        return StaysGathered.NOTHING
+
+    @property
+    def message_when_full(self) -> float:
+        """Seconds that a pipeline's message of a stage takes when the device memory is full, where that is long [s]."""
+        return 0.0
+
+    @property
+    def reduced_elements(self) -> float:
+        """Of a bucket that is reduced by itself [elements]; 0: there are no such buckets."""
+        return 0.0
+
+    @property
+    def tensors_in_turn(self) -> float:
+        """Tensors alive in an update of one parameter after the other; 0: there are no such temporaries [1]."""
+        return 0.0
+
+    @property
+    def captures_update(self) -> bool:
+        """Is the update replayed as a CUDA graph, which leaves the host no launch a tensor?"""
+        return False
+
+    @property
+    def reduces_once(self) -> bool:
+        """Are gradients of several micro-batches reduced behind the last one, and weights freed as ever?"""
+        return False
+
+    def beside_compute(self, pp: Rows, zero: Rows) -> NDArray[np.bool_]:
+        """Where gradients are reduced beside compute, as far as overlaps say: rows of these degrees and stages (n,)."""
+        return np.ones(np.shape(zero), dtype=np.bool_)
+
+    def weights_sharded(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """Where parameters lie in shards between steps (n,)."""
+        return np.asarray(zero >= self.weights_sharded_from)
+
+    def accumulates_whole(self, pp: Rows, zero: Rows) -> NDArray[np.bool_]:
+        """Where sharded gradients wait whole for the last micro-batch: rows of these degrees and ZeRO stages (n,)."""
+        return np.zeros(np.shape(zero), dtype=np.bool_)
+
+    def reduces_last(self, zero: Rows, microbatches: Rows) -> NDArray[np.bool_]:
+        """Where sharded gradients wait whole for the last of several micro-batches, and weights do not (n,)."""
+        return (microbatches > 1) & (zero >= 2) & self.reduces_once
+
+    def for_precision(self, precision: Precision) -> Self:
+        """The section with the gradients that it has in a precision."""
+        return self
+
+    def moment_bytes(self, optimizer: Optimizer) -> float:
+        """An optimizer's states beside the master weight: torch makes them in the width of parameters, unless the
+        optimizer fixes its own [bytes/parameter]."""
+        own = optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
+        return OPTIMIZERS[optimizer].moment_bytes / (2.0 if self.pure_bf16 and not own else 1.0)
+
+    def master_bytes(self, weight_bytes: float) -> float:
+        """The fp32 weight beside one of so many bytes: none where that is it [bytes/parameter]."""
+        return self.master if weight_bytes < FP32 else 0.0
+
+    def born_in_update(self, optimizer: Optimizer) -> float:
+        """Share of the optimizer's states that the first update makes [1]."""
+        return 0.0
+
+    def shard_width(self, weight_bytes: float) -> float:
+        """Bytes of a parameter as it lies in shards, between steps: of the fp32 one where no other is kept; 16-bit ones
+        are made of it when they are gathered."""
+        return weight_bytes if self.low_precision_shard or not self.master else self.master
+
+    def step_bytes(self, optimizer: Optimizer) -> float:
+        """Memory traffic of an update; in pure bf16 gradients are read, weights and moments read and written, in 2
+        bytes each [bytes/parameter]."""
+        narrow = HALF + 2.0 * (HALF + self.moment_bytes(optimizer))
+        return narrow if self.pure_bf16 else OPTIMIZERS[optimizer].step_bytes
+
+    def casts_for_gathers(self, precision: Precision) -> bool:
+        """Are shards of linear weights cast to 8 bits before they are gathered?"""
+        return False
+
+    def states_narrow(self) -> bool:
+        """Is it known whether linear weights are kept in the format of 8- and 4-bit products?"""
+        return False
+
+    def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
+        """Are linear weights kept in the format of the products, where masters are sharded apart from them?"""
+        return False
+
+    def keeping_narrow(self, precision: Precision, asked: bool) -> Self:
+        """The section with linear weights kept, or cast for gathers, in the format of this recipe's products or not."""
+        return self
+
+
+class _KeepsNarrow(States):
+    """Megatron-Core's: linear weights may be kept in the format of the products."""
+
+    fp8_param_gather: tuple[Precision, ...] | None = Field(
+        None,
+        description="recipes whose linear weights are kept and gathered in 8 bits (Megatron --fp8-param-gather), the "
+        "others keep 8-bit copies beside 16-bit weights; absent: not known, 16 bits alone are counted",
+    )
+
+    def states_narrow(self) -> bool:
+        return self.fp8_param_gather is not None
+
+    def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
+        """Of Muon, whose masters are apart from either (Megatron-LM core/optimizer/layer_wise_optimizer.py), no run of
+        it is known."""
+        return optimizer is not Optimizer.MUON and precision in (self.fp8_param_gather or ())
+
+    def keeping_narrow(self, precision: Precision, asked: bool) -> Self:
+        return self.model_copy(update={"fp8_param_gather": (precision,) if asked else ()})
+
+
+class Contiguous(_KeepsNarrow):
+    """Weights and a gradient buffer from start to end; Megatron's distributed optimizer shards states (ZeRO 1)."""
+
+    deals_matrices: ClassVar[bool] = True
+
+    kind: Literal[EngineKind.CONTIGUOUS] = EngineKind.CONTIGUOUS
+    fused_weight_gradient: bool = Field(
+        True, description="weight gradients are accumulated by the GEMM itself, with no copy of their own"
+    )
+    gradient_accumulator: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="a second gradient: those in bf16 beside fp32 ones, which DeepSpeed's BF16_Optimizer zeroes but "
+        "does not free",
+    )
+    fp16_gradients: bool = Field(
+        False,
+        description="fp16 jobs keep and reduce gradients in 16 bits; the update copies a rank's share to fp32",
+    )
+    fp4_param_gather: bool = Field(
+        False,
+        description="nvfp4 keeps and gathers linear weights in 4 bits (Megatron --fp4-param-gather), instead of 4-bit "
+        "copies beside 16-bit weights; counted where `fp8_param_gather` is stated",
+    )
+    update_captured: bool = Field(
+        False, description="the update is replayed as a CUDA graph (--optimizer-cuda-graph)"
+    )
+
+    @property
+    def captures_update(self) -> bool:
+        return self.update_captured
+
+    def for_precision(self, precision: Precision) -> Self:
+        if precision is not Precision.FP16 or not self.fp16_gradients:
+            return self
+        return self.model_copy(
+            update={"gradient": HALF, "gradient_accumulator": 0.0, "optimizer_transient": 4.0}
+        )
+
+    def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
+        """In 4 bits they need masters outside the optimizer: one that holds them itself, as it does to keep moments in
+        16 bits, has no 4-bit parameters (Megatron-LM d98e8a6, core/optimizer/distrib_optimizer.py
+        _build_model_and_main_param_groups, optimizer_config.py use_precision_aware_optimizer_no_fp8_or_ds_fp8)."""
+        if precision is Precision.NVFP4:
+            return self.fp4_param_gather and optimizer not in (Optimizer.ADAMW_BF16, Optimizer.MUON)
+        return super().keeps_narrow(precision, optimizer)
+
+    def keeping_narrow(self, precision: Precision, asked: bool) -> Self:
+        return super().keeping_narrow(precision, asked).model_copy(update={"fp4_param_gather": asked})
+
+
+class Nanotron(States):
+    """Gradients accumulate in fp32 and are reduced in DDP's buckets (huggingface/nanotron, branch nouamane/bench2)."""
+
+    fused_weight_gradient: ClassVar[bool] = True
+
+    kind: Literal[EngineKind.NANOTRON] = EngineKind.NANOTRON
+    slow_message: Seconds = Field(
+        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
+    )
+    deferred_bytes: float = Field(
+        2.0,
+        ge=0,
+        le=16,
+        description="per hidden value of the gathered stream that a collective reads: its block the allocator cannot "
+        "reuse while layers are launched ahead of the device (tp > 1); counted as reserved. 0: none is held back",
+    )
+    launches_forward: float = Field(
+        47.0, ge=20, le=80, description="entries of a stream's queue that a layer's forward pass takes"
+    )
+    launches_backward: float = Field(69.0, ge=30, le=120, description="the same of its backward pass")
+
+    @property
+    def message_when_full(self) -> float:
+        return self.slow_message
+
+
+class Xla(States):
+    """One compiled program (MaxText, Pax)."""
+
+    low_precision_shard: ClassVar[bool] = False
+    fused_weight_gradient: ClassVar[bool] = True
+
+    kind: Literal[EngineKind.XLA] = EngineKind.XLA
+
+
+class FullyShard(States):
+    """PyTorch's own: FSDP1 and FSDP2, sharded over all replicas or within groups, and DDP at stage 0."""
+
+    weights_sharded_from: ClassVar[int] = 2
+    low_precision_shard: ClassVar[bool] = False
+    lasting_gradients: ClassVar[bool] = False
+    casts_wide_shards: ClassVar[bool] = True
+    sums_whole_embedding: ClassVar[bool] = True
+    plain_autograd: ClassVar[bool] = True
+    fused_weight_gradient: ClassVar[bool] = False
+
+    kind: Literal[EngineKind.FULLY_SHARD] = EngineKind.FULLY_SHARD
+    stays_gathered: StaysGathered = Field(
+        StaysGathered.NOTHING, strict=False, description="of stage 3, what is not resharded after forward"
+    )
+    pipelining: TorchPipelining | None = Field(
+        None,
+        strict=False,
+        description="whose stages run pipelines: gathered weights and gradients of the width that is reduced stay "
+        "whole until the step's last backward pass, after which they are reduced once",
+    )
+    microbatches_accumulate_whole: bool = Field(
+        False,
+        description="sharded gradients of a step's micro-batches stay whole, in the width that is reduced, and "
+        "are reduced behind the last one; weights are freed as ever (no_sync)",
+    )
+    float8_all_gather: bool = Field(
+        False,
+        description="linear weights of a dense fp8 model are cast before they are gathered (torchao's "
+        "enable_fsdp_float8_all_gather)",
+    )
+    one_unit: bool = Field(
+        False, description="the whole model is gathered at once (only the root is wrapped)"
+    )
+    step_tensors: float = Field(
+        0.0,
+        ge=0,
+        le=8,
+        description="tensors alive in an update of one parameter after the other, the last one of the parameter before "
+        "(AdamW with foreach=False: 3; 0: no such temporaries)",
+    )
+
+    @property
+    def most_sharded_with_pp(self) -> int:
+        return 0 if self.pipelining is None else 3
+
+    @property
+    def keeps_gathered(self) -> StaysGathered:
+        return self.stays_gathered
+
+    @property
+    def tensors_in_turn(self) -> float:
+        return self.step_tensors
+
+    @property
+    def reduces_once(self) -> bool:
+        return self.microbatches_accumulate_whole
+
+    def accumulates_whole(self, pp: Rows, zero: Rows) -> NDArray[np.bool_]:
+        """torch 2.6 and 2.13 distributed/pipelining/stage.py backward_maybe_with_nosync."""
+        return (pp > 1) & (zero >= 2) & (self.pipelining is not None)
+
+    def born_in_update(self, optimizer: Optimizer) -> float:
+        """torch.optim makes the moments in the first step."""
+        moments = self.moment_bytes(optimizer)
+        return moments / (moments + self.master)
+
+    def casts_for_gathers(self, precision: Precision) -> bool:
+        """With a scale a tensor."""
+        return self.float8_all_gather and precision is Precision.FP8_CS
+
+    def keeping_narrow(self, precision: Precision, asked: bool) -> Self:
+        return self.model_copy(update={"float8_all_gather": asked})
+
+
+class DeepSpeed(States):
+    """DeepSpeed's ZeRO; sizes as its configuration has them by default (runtime/zero/config.py)."""
+
+    fused_weight_gradient: ClassVar[bool] = True
+
+    kind: Literal[EngineKind.DEEPSPEED] = EngineKind.DEEPSPEED
+    bucket_elements: float = Field(5e8, ge=0, description="reduce_bucket_size [elements]")
+    prefetch_elements: float = Field(5e7, ge=0, description="stage3_prefetch_bucket_size [elements]")
+    live_parameters: float = Field(1e9, ge=0, description="stage3_max_live_parameters [parameters]")
+    reuse_distance: float = Field(1e9, ge=0, description="stage3_max_reuse_distance [parameters]")
+    persistent_elements: float = Field(
+        1e5,
+        ge=0,
+        description="stage3_param_persistence_threshold; smaller parameters stay gathered [elements]",
+    )
+    overlap_comm: bool = Field(True, description="reductions run beside compute, not between its kernels")
+
+    @property
+    def most_sharded_with_pp(self) -> int:
+        """runtime/pipe/engine.py PipelineEngine.__init__."""
+        return 1
+
+    @property
+    def reduced_elements(self) -> float:
+        return self.bucket_elements
+
+    def beside_compute(self, pp: Rows, zero: Rows) -> NDArray[np.bool_]:
+        """Not under a pipeline, whose gradients are reduced behind the last micro-batch (0.6.5 of 2022 to 0.19.8,
+        runtime/engine.py _configure_zero_optimizer takes overlap_comm back from a PipelineModule;
+        runtime/pipe/engine.py _exec_reduce_grads, runtime/pipe/schedule.py TrainSchedule)."""
+        return (self.overlap_comm | (zero < 1)) & (pp == 1)
+
+
+class MegatronFsdp(_KeepsNarrow):
+    """Megatron-FSDP: layers are gathered and reduced in queues (Megatron-LM core/distributed/fsdp, version 1).
+
+    Its buffers give every parameter as many bytes as values (param_and_grad_buffer.py), so that none is in 4 bits.
+    """
+
+    lasting_gradients: ClassVar[bool] = False
+    gathers_as_read: ClassVar[bool] = True
+    fused_weight_gradient: ClassVar[bool] = False
+
+    kind: Literal[EngineKind.MEGATRON_FSDP] = EngineKind.MEGATRON_FSDP
+    double_buffer: bool = Field(False, description="--fsdp-double-buffer")
+
+
+AnyEngine = Contiguous | Nanotron | Xla | FullyShard | DeepSpeed | MegatronFsdp
+Engine = Annotated[AnyEngine, Field(discriminator="kind")]
+ENGINES: tuple[type[AnyEngine], ...] = get_args(AnyEngine)

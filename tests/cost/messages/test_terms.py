@@ -1,0 +1,92 @@
+"""Do the messages that are told take what the step's terms are made of, on every stack? Are exposed seconds no more?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.ask.request import Request, cost_model, resolve
+from planner.catalog.load_stacks import stack_names
+from planner.cost.model import CostModel
+from planner.errors import PlannerError
+from planner.solve.in_sight import busy_by_term, heaviest_data_parallel, layer_terms, with_exposed
+from planner.solve.place import place
+from planner.solve.step_messages import StepMessages
+from planner.space.enumerate import enumerate_configs
+from planner.space.framework_rules import all_rules_for
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.rule import Problem
+from planner.spec.stack.kinds import StaysGathered
+from tests.problems import with_section
+
+OPTIONS = {"megatron-2026": ("", "+hybridep", "+deepep")}
+CLUSTERS, MODELS = ("dgx-h100", "gb200-nvl72", "aws-p5"), ("llama-3.1-8b", "qwen3-30b-a3b")
+QUICK = {  # the others are slow
+    ("deepspeed-2025", "dgx-h100"), ("megatron-2026+hybridep", "gb200-nvl72"), ("megatron-2026+deepep", "aws-p5"),
+    ("nanotron-2024", "dgx-h100"), ("torchtitan-2026", "dgx-h100"),
+}  # fmt: skip
+CASES = [
+    pytest.param(name + option, cluster, marks=() if (name + option, cluster) in QUICK else pytest.mark.slow)
+    for name in stack_names()
+    for option in OPTIONS.get(name, ("",))
+    for cluster in CLUSTERS
+]
+# nothing hides, and all take what the links do, beside which nothing is copied
+BARE = {
+    "tp_exposed": 1.0, "tp_exposed_nodes": 1.0, "cp_overlap": 0.0, "ep_overlap": 0.0, "pair_overlap": False,
+    "dp_overlap": 0.0, "sharded_dp_overlap": None, "fsdp_overlap": 0.0, "overlap_slowdown": 0.0,
+    "bucket_latency": 0.0, "reduction_copies": 0.0, "gather_copies": 0.0,
+}  # fmt: skip
+
+
+def posed(model: str, cluster: str, stack: str) -> Problem:
+    """A job of 64 devices; the test is left out where the stack does not run it."""
+    try:
+        return resolve(Request(model, cluster, 64, stack=stack, seq_len=4096, global_batch="512"))[0]
+    except PlannerError as refused:
+        pytest.skip(str(refused))
+
+
+def rows(subject: Problem) -> list[ParallelConfig]:
+    """Of every ZeRO stage one legal configuration of each axis beyond 1, and of pairs of axes; none recomputes."""
+    table = enumerate_configs(subject, all_rules_for(subject.stack.framework)).table()
+    plain = (table["recompute"] == 0) & (table["offload"] == 0) & (table["schedule"] <= 1)
+    table = table.take(np.flatnonzero(plain))
+    more = {axis: table[axis] > 1 for axis in ("tp", "cp", "ep", "etp", "pp", "dp")}
+    sights = [
+        *more.values(), more["tp"] & more["ep"], more["cp"] & more["pp"], table["hsdp"] > 0, table["cp_kind"] > 0
+    ]  # fmt: skip
+    chance, chosen = np.random.default_rng(len(table)), set[int]()
+    for zero in range(4):
+        for sight in sights:
+            places = np.flatnonzero(sight & (table["zero"] == zero))
+            chosen |= set(chance.choice(places, size=min(len(places), 1)).tolist())
+    return [table.row(i) for i in sorted(chosen)]
+
+
+def terms_of(model: CostModel, config: ParallelConfig) -> dict[str, float]:
+    detail = model.evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    return {name: float(values[0]) for name, values in detail.time.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("stack", "cluster"), CASES)
+def test_messages_take_the_terms_before_hiding(stack: str, cluster: str, model: str) -> None:
+    """Where nothing hides them: of the stage shown what its layers send, of the heaviest what data parallelism does.
+    Else no axis has more in sight than its links work."""
+    subject = posed(model, cluster, stack)
+    costed, bare = (cost_model(one) for one in (subject, with_section(subject, "communication", **BARE)))
+    for config in rows(subject):
+        shown = with_exposed(costed, place(costed, config), terms_of(costed, config))
+        for axis in shown.axes:
+            assert (axis.exposed or 0.0) <= axis.busy * (1 + 1e-9), (axis.axis, config.describe())
+        messages = StepMessages.of(bare, config)
+        busy = busy_by_term(messages.of_stage(shown.stage))
+        for term, seconds in layer_terms(messages, shown.stage).items():
+            assert busy[term] == pytest.approx(seconds, rel=1e-9), (term, config.describe())
+        # what stays gathered is of one stage, and the term has the heaviest without it and the heaviest with
+        stays = config.pp > 1 and subject.stack.engine.keeps_gathered is not StaysGathered.NOTHING
+        whole = terms_of(bare, config)["dp_comm"]
+        rel = 0.06 if stays and config.zero >= 3 else 1e-9
+        assert heaviest_data_parallel(messages) == pytest.approx(whole, rel=rel), config.describe()
