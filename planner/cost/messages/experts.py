@@ -21,7 +21,6 @@ from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
-from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import Dispatcher
 from planner.spec.stack.time import Communication
 
@@ -48,7 +47,7 @@ def shards_reached(stack: Stack, et: ArrayLike) -> Array:
     and nothing is dispatched.
     """
     beyond = stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-    whole = beyond and stack.engine.kind is not EngineKind.FULLY_SHARD
+    whole = beyond and not stack.engine.divides_experts_over_tp
     return np.asarray(et, dtype=float) if whole else np.ones_like(np.asarray(et, dtype=float))
 
 

@@ -25,7 +25,6 @@ from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack.engines import EngineKind
 
 Array = NDArray[np.float64]
 
@@ -96,6 +95,4 @@ def gathers_inputs_again(problem: Problem) -> bool:
     et al. 2022, arXiv 2205.05198, section 4.2.2), and nanotron; autograd of torch keeps the gathered input. The gather
     runs under the product of the input gradient: the cost takes it as hidden, the bytes cross the links all the same.
     """
-    stack = problem.stack
-    kept = stack.engine.kind not in (EngineKind.FULLY_SHARD, EngineKind.DEEPSPEED)
-    return kept and not stack.kernels.saves_gathered_input
+    return problem.stack.engine.gathers_inputs_again and not problem.stack.kernels.saves_gathered_input

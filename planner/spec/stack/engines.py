@@ -55,6 +55,9 @@ class States(Section):
     `casts_wide_shards`: whether 8-bit weights are made of fp32 shards for every gather.
     `gathers_as_read`: whether passes gather the orientation of 8-bit weights that they read.
     `sums_whole_embedding`: whether tp ranks that divide the embedding each make its whole gradient (DTensor).
+    `gathers_inputs_again`: whether column-parallel inputs are kept as shards and gathered again for their weights'
+    gradients.
+    `divides_experts_over_tp`: whether shards of an expert are tensor parallelism's, so that no dispatch sends to them.
     `plain_autograd`: whether PyTorch's autograd alone runs backward passes, operation by operation; split in two, one
     frees nothing before the weight gradient, instead of all but the inputs of linear layers.
     """
@@ -66,6 +69,8 @@ class States(Section):
     casts_wide_shards: ClassVar[bool] = False
     gathers_as_read: ClassVar[bool] = False
     sums_whole_embedding: ClassVar[bool] = False
+    gathers_inputs_again: ClassVar[bool] = True
+    divides_experts_over_tp: ClassVar[bool] = False
     plain_autograd: ClassVar[bool] = False
 
     gradient: float = Field(4.0, ge=0, le=8, description="the gradient between backward pass and update")
@@ -298,6 +303,8 @@ class FullyShard(States):
     lasting_gradients: ClassVar[bool] = False
     casts_wide_shards: ClassVar[bool] = True
     sums_whole_embedding: ClassVar[bool] = True
+    gathers_inputs_again: ClassVar[bool] = False
+    divides_experts_over_tp: ClassVar[bool] = True
     plain_autograd: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = False
 
@@ -368,6 +375,7 @@ class FullyShard(States):
 class DeepSpeed(States):
     """DeepSpeed's ZeRO; sizes as its configuration has them by default (runtime/zero/config.py)."""
 
+    gathers_inputs_again: ClassVar[bool] = False
     fused_weight_gradient: ClassVar[bool] = True
 
     kind: Literal[EngineKind.DEEPSPEED] = EngineKind.DEEPSPEED
