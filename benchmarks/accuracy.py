@@ -39,7 +39,7 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
 - That `grace` of megatron-2026 is fitted, and its start 1.6: freed because 20 rows of Nemotron 3 Super on GB200 and
   GB300, which move no fitted number, came out 11 % too fast in the mean with 1 while those on B300 came out too slow.
   The fit finds it from other models' rows.
-- `SCAN_SLOWDOWN` 1.8 (`cost/mixers/state_space.py`), what the kernels of Mamba-2's scan take over their traffic: from
+- `SCAN_SLOWDOWN` 1.8 (`operations/state_space.py`), what the kernels of Mamba-2's scan take over their traffic: from
   what fusing them saved others, looked for because 30 rows of Nemotron 3 Super came out 17 % too fast in the median
   without it (9 % with it, -14 to +18 %; Nano's two rows went from +11 and +14 to +15 and +18 %). No row with state
   spaces moves a fitted number.

@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from planner.ask.request import cost_model
 from planner.catalog.load_stacks import load_stack
-from planner.cost.flops import layer_counts, seen_pairs
+from planner.cost.cut import LayerShape
+from planner.cost.device.graphs import dense_launches
+from planner.cost.flops import layer_counts
 from planner.cost.layer_cost import LayerCost
+from planner.cost.layer_memory import kept_by_part
 from planner.cost.model import CostModel
+from planner.cost.operations.lists import layer_operations
+from planner.cost.operations.operation import Operation, Run
+from planner.cost.operations.pairs import seen_pairs
 from planner.space.axes import RESTRICTABLE
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
@@ -26,9 +32,10 @@ from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.mixers import DeltaNet, StateSpace
 from planner.spec.model import ModelSpec
-from planner.spec.precision import Precision
+from planner.spec.precision import RECIPES, Precision, PrecisionRecipe
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
+from planner.spec.stack.time import Kernels
 
 
 def attention(heads: int = 16, kv_heads: int = 8, head_dim: int = 128) -> Attention:
@@ -167,3 +174,24 @@ def pins_of(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
         "cp_kind": config.cp == 1,
     }
     return {axis: (getattr(config, axis),) for axis in RESTRICTABLE if not unsaid.get(axis)}
+
+
+def operations(
+    subject: Problem, layer: Layer, precision: Precision = Precision.BF16
+) -> tuple[Run, tuple[Operation, ...]]:
+    """How a problem's stack runs a layer in a recipe, and its list of operations."""
+    run = Run.of(subject, RECIPES[precision])
+    return run, layer_operations(layer, run)
+
+
+def layer_activations(
+    layer: Layer, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> dict[str, NDArray[np.float64]]:
+    """Bytes a layer of a model keeps for its backward pass, by part."""
+    return kept_by_part(layer_operations(layer, Run.of_model(model, kernels, recipe)), x)
+
+
+def launches(layer: Layer, seq: float, single: bool) -> float:
+    """`dense_launches` of a layer over sequences of `seq` tokens."""
+    run = Run(2048, Kernels(single_operations=single), seq=seq)
+    return dense_launches(layer_operations(layer, run), single)

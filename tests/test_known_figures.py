@@ -8,8 +8,8 @@ import pytest
 import planner
 from planner.campaign.duration import run_duration
 from planner.catalog.load_stacks import load_stack
+from planner.cost.cut import LayerShape
 from planner.cost.engines.of_stack import engine_of
-from planner.cost.memory.activations import LayerShape, layer_activations
 from planner.cost.memory.state_bytes import StateBytes
 from planner.cost.network.collectives import CollectiveKind, moved_bytes
 from planner.cost.params import model_parameters
@@ -23,6 +23,7 @@ from planner.spec.stack import Stack
 from planner.spec.stack.engines import Contiguous
 from planner.spec.stack.kinds import AttentionKernel
 from planner.spec.stack.time import Kernels
+from tests.problems import layer_activations
 
 GB = 1e9
 H100_HOUR = 2.0  # dollars

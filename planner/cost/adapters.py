@@ -11,18 +11,18 @@ quantised mixture, communication of adapters under tensor parallelism.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.cut import LayerShape
 from planner.cost.device.kernels import gemm_backward_time, gemm_time
 from planner.cost.device.products import Groups, Products, gemm_extents
 from planner.cost.device.rates import DeviceRates
-from planner.cost.flops import Gemm, Shard, layer_gemms
-from planner.cost.memory.activations import LayerShape
+from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.job import FROZEN_BYTES, Job
-from planner.spec.layer import Layer
 from planner.spec.stack import Stack
 
 Array = NDArray[np.float64]
@@ -50,25 +50,23 @@ DEQUANTISED_PER_UNIT: Final = 2.65e9
 _FUSES_INPUTS: Final = ("megatron", "megatron-deepspeed", "nanotron")
 
 
-def linear_layers(gemm: Gemm, layer: Layer, stack: Stack) -> int:
-    """Linear layers of a product: q, k and v as well as gate and up are one in Megatron's models, else apart."""
-    if stack.framework in _FUSES_INPUTS:
-        return 1
-    gated = {"mlp_fc1": layer.mlp and layer.mlp.gated, "shared_fc1": layer.moe and layer.moe.gated}
-    return 3 if gemm.kv_out_features else 2 if gated.get(gemm.name) else 1
+def linear_layers(gemm: Gemm, stack: Stack) -> int:
+    """Linear layers of a product: q, k and v as well as gate and up are one in Megatron's models, else apart; those of
+    experts are not."""
+    return 1 if gemm.expert or stack.framework in _FUSES_INPUTS else gemm.linear
 
 
-def adapter_launches(layer: Layer, hidden: int, job: Job, stack: Stack) -> float:
-    """Launches that adapters and dequantisings add to a layer [1]."""
+def adapter_launches(gemms: Iterable[Gemm], job: Job, stack: Stack) -> float:
+    """Launches that adapters and dequantisings add to the products of a layer [1]."""
     if job.lora_rank is None:
         return 0.0
     each = EAGER_DEQUANTISE_LAUNCHES if stack.kernels.eager_dequantise else DEQUANTISE_LAUNCHES
     total = 0.0
-    for gemm in layer_gemms(layer, hidden):
+    for gemm in gemms:
         if gemm.expert or gemm.name == "router":
             continue
         dequantised = 2.0 * each * (job.frozen_bits < 16)
-        total += linear_layers(gemm, layer, stack) * (dequantised + ADAPTER_LAUNCHES * job.adapts(gemm.name))
+        total += linear_layers(gemm, stack) * (dequantised + ADAPTER_LAUNCHES * job.adapts(gemm.name))
     return total
 
 
@@ -78,9 +76,7 @@ class AdapterModel:
     def __init__(self, rates: DeviceRates) -> None:
         self.rates, self.job, self.stack = rates, rates.problem.job, rates.problem.stack
 
-    def with_adapter(
-        self, products: Products, gemm: Gemm, layer: Layer, x: LayerShape, groups: Groups
-    ) -> Products:
+    def with_adapter(self, products: Products, gemm: Gemm, x: LayerShape, groups: Groups) -> Products:
         """A product with its adapter, if it has one, and with the dequantising of its weight."""
         if self.job.lora_rank is None or gemm.name == "router":
             return products
@@ -90,7 +86,7 @@ class AdapterModel:
         forward, dgrad, wgrad = dequantising, dequantising, np.zeros_like(m)
         if not gemm.expert and self.job.adapts(gemm.name):
             split, t = x.sequence_split[first], x.t[first]
-            beside = self._adapter(gemm, (m, n, k), split, t, linear_layers(gemm, layer, self.stack))
+            beside = self._adapter(gemm, (m, n, k), split, t, linear_layers(gemm, self.stack))
             forward = forward + beside.forward
             dgrad = dgrad + beside.input_gradient
             wgrad = beside.weight_gradient

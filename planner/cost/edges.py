@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.cut import LayerShape
 from planner.cost.device.chunked_loss import LINEAR_LAUNCHES, LINEAR_PASSES, is_chunked, loss_parts, sum_bytes
 from planner.cost.device.products import ProductModel, key_groups
-from planner.cost.eager import loss_bytes, side_bytes
 from planner.cost.flops import outer_gemms
 from planner.cost.host import HostModel
-from planner.cost.memory.activations import HeadActivations, LayerShape, head_activations
 from planner.cost.network.overlap import soft_maximum
+from planner.cost.operations.embedding_and_loss import (
+    HeadActivations,
+    head_activations,
+    loss_bytes,
+    side_bytes,
+)
 from planner.spec.config import ConfigTable, CudaGraphs
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import CrossEntropy

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import adapter_launches
 from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
-from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
 from planner.cost.engines.zero3_gathers import module_settings, modules_of
 from planner.cost.network.context import context_kinds
+from planner.cost.operations.experts import LOOPED_LAUNCHES
+from planner.cost.operations.operation import Operation
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
@@ -121,13 +122,17 @@ class HostModel:
         """Seconds of one operation more."""
         return self.slowdown * LAUNCH
 
-    def floor(self, layer: Layer, keys: ConfigTable, eager_softmax: Mask) -> HostFloor:
+    def floor(
+        self, layer: Layer, ops: tuple[Operation, ...], keys: ConfigTable, eager_softmax: Mask
+    ) -> HostFloor:
         """Seconds the host needs to launch a layer's forward and backward kernels one by one, adapters' among them;
         `eager_softmax`: which keys have no kernel for it."""
         job, stack = self.problem.job, self.problem.stack
-        floor = self._plain_floor(layer, keys)
+        floor = self._plain_floor(layer, ops, keys)
         eager = np.asarray(1.0 + EAGER_SOFTMAX_LAUNCHES * eager_softmax, dtype=np.float64)
-        more = adapter_launches(layer, self.problem.model.hidden, job, stack) + self._rotations(layer, keys)
+        more = adapter_launches((op.product for op in ops if op.product), job, stack) + self._rotations(
+            layer, keys
+        )
         return replace(floor, dense=eager * floor.dense + self.launch * more)
 
     def _rotations(self, layer: Layer, keys: ConfigTable) -> Array:
@@ -138,7 +143,7 @@ class HostModel:
         texts = keys["micro_batch"] * job.seq_len / job.attended_length
         return np.asarray(ROTATION_LAUNCHES * texts)
 
-    def _plain_floor(self, layer: Layer, keys: ConfigTable) -> HostFloor:
+    def _plain_floor(self, layer: Layer, ops: tuple[Operation, ...], keys: ConfigTable) -> HostFloor:
         """The same with a softmax kernel and without adapters."""
         host, cluster = self.problem.stack.host, self.problem.cluster
         t = keys["tp"].astype(float)
@@ -147,8 +152,8 @@ class HostModel:
         # a rank alone in its group has nothing to send and keeps NCCL's dispatcher (megatron/arguments.py)
         several = keys["ep"] * keys["etp"] > 1
         fused = several & self.problem.stack.communication.dispatcher.fused
-        lone = self.problem.job.seq_len, self.problem.stack.kernels.single_operations
-        worth, mixer = dense_launches(layer, *lone), mixer_launches(layer, *lone)
+        single = self.problem.stack.kernels.single_operations
+        worth, mixer = dense_launches(ops, single), mixer_launches(ops, single)
         dense, none, slower = self.dense(t) * worth, np.zeros(len(t)), self.slowdown
         pipeline = slower * pipeline
         if layer.moe is None:
@@ -156,8 +161,8 @@ class HostModel:
         routing = slower * host.moe_layer_floor * np.where(fused, FUSED_DISPATCH_LAUNCHES, 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
-        if self.problem.stack.kernels.single_operations:
-            launches = float(LOOPED_EXPERT_LAUNCHES)
+        if single:
+            launches = float(LOOPED_LAUNCHES)
         experts = slower * host.expert_launch * launches * layer.moe.experts / keys["ep"]
         return HostFloor(dense, none + routing, experts, pipeline, worth, mixer)
 

@@ -15,35 +15,32 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import AdapterModel
 from planner.cost.captured.layers import listed_layers
-from planner.cost.device.graphs import (
-    Capture,
-    capture_of,
-    layer_graphs,
-)
+from planner.cost.cut import LayerShape
+from planner.cost.device.graphs import Capture, capture_of, layer_graphs
 from planner.cost.device.mixing import MixingModel
 from planner.cost.device.passes import PassModel
 from planner.cost.device.products import Groups, ProductModel, key_groups
 from planner.cost.device.rates import DeviceRates
 from planner.cost.edges import EdgeCost, EdgeModel
-from planner.cost.flops import layer_gemms
 from planner.cost.host import HostModel, gathered_by_hooks, has_hooks
 from planner.cost.kept_tables import KeptTables
 from planner.cost.layer_cost import TIME_TERMS, LayerCost, chained
-from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
-from planner.cost.layer_peaks import forward_bytes
-from planner.cost.memory.activations import LayerShape
+from planner.cost.layer_memory import forward_bytes, layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.messages.context import context_messages
 from planner.cost.messages.experts import expert_messages
 from planner.cost.messages.exposure import PassSeconds, pass_seconds
 from planner.cost.messages.tensor import tensor_messages
 from planner.cost.muon import MuonModel
+from planner.cost.network.context import context_kinds
 from planner.cost.network.overlap import paired_time, soft_maximum
+from planner.cost.operations.lists import layer_operations
+from planner.cost.operations.operation import Operation, Run
 from planner.cost.selective import by_operations, kept_shares, repeated_time
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, IntColumn, distinct
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
-from planner.spec.precision import RECIPES, Precision
+from planner.spec.precision import RECIPES, Precision, PrecisionRecipe
 from planner.spec.rule import Problem
 
 if TYPE_CHECKING:
@@ -85,12 +82,6 @@ class _Passes:
         return total
 
 
-def normed_apart(layer: Layer) -> float:
-    """Share of a layer's norms that recomputation of norms reaches: none before a state space (Megatron-Core,
-    ssm/mamba_layer.py) [1]."""
-    return 1.0 - float(layer.state_space is not None) / layer.sublayers
-
-
 class LayerModel:
     """Binds a problem and its measured rates; evaluates layers for a table of distinct keys."""
 
@@ -106,6 +97,7 @@ class LayerModel:
         self.muon = MuonModel(self.rates, links) if problem.deals_matrices else None
         self.listed = listed_layers(problem, kernels, self.host.slowdown)
         self.recipe = self.rates.recipe
+        self._lists: dict[tuple[Layer, PrecisionRecipe], tuple[Run, tuple[Operation, ...]]] = {}
         self.bandwidth = self.rates.bandwidth
         self.gemm_peak = self.rates.gemm_peak
 
@@ -132,35 +124,19 @@ class LayerModel:
             c=c,
             seq_kv=np.full(len(keys), float(job.seq_len)),
             imbalance=np.full(len(keys), padded) if padded else job.imbalance(keys["ep"].astype(float)),
+            context=context_kinds(self.problem, keys["cp_kind"]),
         )
 
     def _longest(self, keys: ConfigTable, layer: Layer | None, x: LayerShape) -> LayerShape:
         """The cut that memory must hold: `x` itself where sequences have one length."""
         return x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
 
-    def _modules(
-        self,
-        layer: Layer,
-        gemms: dict[str, Array],
-        attention: Array,
-        memory: dict[str, Array],
-        experts: Array,
-    ) -> dict[str, Array]:
-        """Forward seconds of the modules that Megatron-LM can recompute."""
-        zero = np.zeros(len(attention))
-        return {
-            "core_attn": attention,
-            "layernorm": memory["layernorm"] * normed_apart(layer),
-            "moe_act": memory.get("moe_act", zero),
-            "mla_up_proj": gemms.get("kv_b", zero) + gemms.get("q_b", zero) + memory.get("qkv", zero),
-            "mlp": gemms.get("mlp_fc1", zero) + gemms.get("mlp_fc2", zero) + memory.get("mlp_act", zero),
-            "moe": gemms.get("expert_fc1", zero)
-            + gemms.get("expert_fc2", zero)
-            + memory.get("moe_act", zero)
-            + memory.get("moe_permute", zero)
-            + experts,
-            "shared_experts": gemms.get("shared_fc1", zero) + memory.get("shared", zero),
-        }
+    def operations(self, layer: Layer, recipe: PrecisionRecipe) -> tuple[Run, tuple[Operation, ...]]:
+        """How the stack runs a layer, whose linear layers are in a recipe, and its list of operations."""
+        if (layer, recipe) not in self._lists:
+            run = Run.of(self.problem, recipe, self.rates.fuses_experts)
+            self._lists[layer, recipe] = run, layer_operations(layer, run)
+        return self._lists[layer, recipe]
 
     def columns(self, table: ConfigTable) -> list[IntColumn]:
         """The columns on which the cost of a layer, of the embedding and of the head depends."""
@@ -180,7 +156,8 @@ class LayerModel:
             return chained(*(self._by_formulas(block, keys) for block in layer.blocks))
         x = self.shape(keys, layer)
         longest = self._longest(keys, layer, x)
-        capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe
+        run, ops = self.operations(layer, RECIPES[Precision.BF16] if layer.wide else self.recipe)
+        capture = capture_of(ops, keys)
         # keys that differ in what they recompute alone run the same passes
         first, of_passes = distinct(
             *(column for column in self.columns(keys) if column is not keys["recompute_modules"]),
@@ -189,16 +166,14 @@ class LayerModel:
         alike = keys.take(first)
         passes = self._passes(layer, alike, x.take(first), key_groups(alike)).take(of_passes)
         times = self._with_host(layer, keys, x, passes, capture)
-        parts = layer_parts(self.problem, recipe, layer, longest)
-        held = layer_memory(self.problem, recipe, layer, longest, keys, parts)
-        kept, kept_full, working, working_full = held
-        graphs = (
-            None if capture is None else layer_graphs(capture, layer.sublayers, parts, keys, kept, working)
-        )
+        parts = layer_parts(self.problem, run, ops, longest)
+        held = layer_memory(self.problem, run, layer, ops, longest, keys, parts)
         return LayerCost(
-            **times, due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
-            kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
-            ahead=forward_bytes(self.problem, recipe, layer, longest),
+            **times, **held._asdict(),
+            due=weight_gradient_bytes(self.problem, run, ops, longest, held.kept),
+            ahead=forward_bytes(run, ops, longest),
+            graphs=None if capture is None
+            else layer_graphs(capture, layer.sublayers, parts, keys, held.kept, held.working),
         )  # fmt: skip
 
     def dealt(self, problem: Problem, recomputed: tuple[int, ...]) -> LayerModel:
@@ -209,25 +184,27 @@ class LayerModel:
 
     def _passes(self, layer: Layer, keys: ConfigTable, x: LayerShape, groups: Groups) -> _Passes:
         """What the device does in both passes, and what of communication its computation does not hide [s]."""
-        products = {
-            g.name: self.adapters.with_adapter(
-                self.products.gemm(g, x, groups, narrow=not layer.wide), g, layer, x, groups
+        _, ops = self.operations(layer, self.recipe)
+        gemms = [op.product for op in ops if op.product is not None]
+        products = [
+            self.adapters.with_adapter(
+                self.products.gemm(gemm, x, groups, narrow=not layer.wide), gemm, x, groups
             )
-            for g in layer_gemms(layer, self.problem.model.hidden)
-        }
+            for gemm in gemms
+        ]
         attention, indexer, context, tensor = self._attention(layer, x, keys, groups)
         scan = self.mixing.scan(layer, x, keys)
-        memory, memory_behind = self.passes.memory_bound(layer, x)
+        memory, memory_behind = self.passes.memory_bound(ops, x)
         first, inverse = groups.expert
         sent = expert_messages(self.problem, self.links, layer, x.take(first))
         experts = pass_seconds(sent, len(first)).take(inverse)
         zero = np.zeros(len(keys))
         passes = sum(memory.values(), zero)
         moved = passes + scan[0], memory_behind + scan[1]
-        weight_gradient = sum((g.weight_gradient for g in products.values()), zero)
+        weight_gradient = sum((g.weight_gradient for g in products), zero)
         linear = (
-            sum((g.forward for g in products.values()), zero),
-            sum((g.input_gradient for g in products.values()), zero) + weight_gradient,
+            sum((g.forward for g in products), zero),
+            sum((g.input_gradient for g in products), zero) + weight_gradient,
         )
         exposed = tensor.exposed(linear)
         hides = self.problem.stack.communication.ep_overlap * (
@@ -238,11 +215,17 @@ class LayerModel:
         exchanged = experts.exposed((next(computed), next(computed)))
         ahead = (linear[0], attention[0], indexer[0], moved[0], exposed[0], context[0], exchanged[0])
         back = (linear[1], attention[1], indexer[1], moved[1], exposed[1], context[1], exchanged[1])
-        gemms = {name: g.forward for name, g in products.items()}
-        modules = self._modules(layer, gemms, mixed[0], memory, experts.total[0])
+        ahead_of = dict.fromkeys((gemm.name for gemm in gemms), zero)
+        for gemm, seconds in zip(gemms, products, strict=True):
+            ahead_of[gemm.name] = ahead_of[gemm.name] + seconds.forward
+        modules = {"core_attn": mixed[0], "moe": experts.total[0]}
+        for op in ops:
+            of_op = ahead_of[op.name] if op.product is not None else memory.get(op.name, zero)
+            for name, share in op.modules.items():
+                modules[name] = modules.get(name, zero) + share * of_op
         if by_operations(keys).any():
-            shares = kept_shares(self.problem, self.recipe, layer)
-            modules["op"] = repeated_time(shares, gemms, memory, scan[0], exposed[0])
+            shares = kept_shares(self.problem, self.recipe, gemms, layer.wide)
+            modules["op"] = repeated_time(shares, ahead_of, memory, scan[0], exposed[0])
         return _Passes(
             forward=dict(zip(TIME_TERMS, ahead, strict=True)),
             backward=dict(zip(TIME_TERMS, back, strict=True)),
@@ -258,7 +241,9 @@ class LayerModel:
         """Times of a layer, of which the host's launches may take longer than the device: fields of `LayerCost`."""
         zero = np.zeros(len(keys))
         composed, softness = self.problem.stack.composed, self.problem.stack.host.softness
-        floor = self.host.floor(layer, keys, self.mixing.softmax_is_eager(layer, x, keys))
+        floor = self.host.floor(
+            layer, self.operations(layer, self.recipe)[1], keys, self.mixing.softmax_is_eager(layer, x, keys)
+        )
         ahead_host, behind_host, repeated = self.host.launches(layer, floor, capture, keys, x.c)
         again, again_full = passes.recomputed(keys["recompute_modules"]), sum(passes.forward.values(), zero)
         behind = sum(passes.backward.values(), zero)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from planner.cost.device.graphs import LayerGraphs, no_graphs
 from planner.cost.layer import LayerModel
 from planner.cost.layer_cost import TIME_TERMS
-from planner.cost.memory.activations import HeadActivations
 from planner.cost.messages.exposure import pass_seconds
 from planner.cost.messages.pipeline import boundary_messages, gathers_behind_boundary
 from planner.cost.network.traffic import BoundaryLinks, pipeline_links
+from planner.cost.operations.embedding_and_loss import HeadActivations
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.cost.pipeline.uneven_chunks import UnevenChunks, uneven_chunks

@@ -9,22 +9,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from planner.cost.flops import (
-    Quantity,
-    attention_flops,
-    gemm_flops,
-    indexer_backward_flops,
-    indexer_flops,
-    indexer_gemms,
-    layer_counts,
-    layer_gemms,
-    outer_gemms,
-    scan_flops,
-    scored_pairs,
-    seen_pairs,
-)
-from planner.cost.params import embedding_parameters, model_parameters, position_parameters
-from planner.spec.attention import Attention
+from planner.cost.flops import layer_counts, model_counts, outer_gemms
+from planner.cost.operations import pairs
+from planner.cost.operations.lists import SCANS, layer_gemms
+from planner.cost.operations.operation import Quantity, gemm_flops
+from planner.cost.params import model_parameters, outer_parameters
+from planner.spec.layer import Layer
 from planner.spec.mixers import DeltaNet, StateSpace
 from planner.spec.model import ModelSpec
 
@@ -44,10 +34,10 @@ def _megatron_linear(model: ModelSpec) -> float:
     """Forward FLOPs per token of Megatron's count: every weight product except router and shared gate."""
     skipped = ("router", "shared_gate")
     layers = sum(
-        count * gemm_flops(gemm, 1)
-        for layer, count in layer_counts(model)
-        for gemm in layer_gemms(layer, model.hidden)
-        if gemm.name not in skipped
+        count * gemm_flops(op.product, 1)
+        for ops, count in model_counts(model)
+        for op in ops
+        if op.product is not None and op.name not in skipped
     )
     return layers + sum(gemm_flops(gemm, 1) for gemm in outer_gemms(model))
 
@@ -55,16 +45,18 @@ def _megatron_linear(model: ModelSpec) -> float:
 def _attention_per_pair(model: ModelSpec) -> float:
     """Forward FLOPs of all layers' attention for one query and one key [FLOP]."""
     return sum(
-        n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model) if layer.attention
+        n * pairs.attention_flops(layer.attention, 1, 1)
+        for layer, n in layer_counts(model)
+        if layer.attention
     )
 
 
 def _megatron_scan(model: ModelSpec) -> float:
-    """Forward FLOPs per token of scans as Megatron-LM counts them: 7 heads head_dim state [FLOP/token].
+    """Forward FLOPs per token of scans as Megatron-LM counts them [FLOP/token].
 
-    megatron/training/training.py hybrid_flops, mamba_layer_flops; its convolution is not counted, and where it takes
-    twice the hidden width for heads x head_dim, those are taken. Of a gated delta net 8 heads head_dim^2 and the
-    convolution (transformer_flops). Of what it has not, `scan_flops`.
+    Of a state space 7 heads head_dim state (megatron/training/training.py hybrid_flops, mamba_layer_flops): its
+    convolution is not counted, and where it takes twice the hidden width for heads x head_dim, those are taken. Of a
+    gated delta net 8 heads head_dim^2 and the convolution (transformer_flops). Of what it has not, all.
     """
     total = 0.0
     for layer, n in layer_counts(model):
@@ -74,7 +66,7 @@ def _megatron_scan(model: ModelSpec) -> float:
         elif type(s) is StateSpace:
             total += n * 7.0 * s.inner * s.state
         elif s is not None:
-            total += n * float(scan_flops(s, 1))
+            total += n * float(SCANS[type(s)].flops(s, 1))
     return total
 
 
@@ -93,13 +85,15 @@ def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     return 3 * (_megatron_linear(model) + _megatron_scan(model) + _attention_per_pair(model) * seq)
 
 
-def _indexed_flops_per_token(a: Attention, hidden: int, seq: Quantity) -> Quantity:
+def _indexed_flops_per_token(layer: Layer, hidden: int, seq: Quantity) -> Quantity:
     """Forward and backward FLOPs per token of attention behind an indexer, less three times its projections, which
     `_megatron_linear` holds [FLOP/token]."""
-    projections = sum(gemm_flops(gemm, 1) for gemm in indexer_gemms(a, hidden))
-    scores = indexer_flops(a, scored_pairs(a, seq) / seq)
-    learning = indexer_backward_flops(a, hidden, seq) / seq
-    core = 2 * a.heads * (a.latent_dim + a.latent_value) * seen_pairs(a, seq)
+    a = layer.attention
+    assert a is not None
+    projections = sum(gemm_flops(gemm, 1) for gemm in layer_gemms(layer, hidden) if gemm.detached)
+    scores = pairs.indexer_flops(a, pairs.scored_pairs(a, seq) / seq)
+    learning = pairs.indexer_backward_flops(a, projections * seq, seq) / seq
+    core = 2 * a.heads * (a.latent_dim + a.latent_value) * pairs.seen_pairs(a, seq)
     return 3 * core / seq + scores + learning - 2 * projections
 
 
@@ -116,11 +110,11 @@ def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
         if layer.attention is None:
             continue
         if layer.attention.sparse:
-            total = total + count * _indexed_flops_per_token(layer.attention, model.hidden, seq)
+            total = total + count * _indexed_flops_per_token(layer, model.hidden, seq)
             continue
         window = layer.attention.window
         width = seq if window is None else np.minimum(window, seq)
-        total = total + 3 * count * attention_flops(layer.attention, 1, 1) * width / 2
+        total = total + 3 * count * pairs.attention_flops(layer.attention, 1, 1) * width / 2
     return total
 
 
@@ -138,8 +132,8 @@ def torchtitan_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     torchtitan's `get_nparams_and_flops` (2024, 2025): the input table does not count, the head does.
     A tied table is one parameter there and is not counted at all.
     """
-    tables = embedding_parameters(model) + position_parameters(model)
-    return palm_flops_per_token(model, seq) - 6 * tables
+    outer = outer_parameters(model)
+    return palm_flops_per_token(model, seq) - 6 * (outer["embedding"] + outer["position"])
 
 
 def nanotron_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:

@@ -14,17 +14,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.bounds import (
-    MEMORY_AXES,
-    TIME_AXES,
-    LateAxes,
-    least_memory,
-    least_of_cuts,
-    least_step_time,
-)
-from planner.cost.flops import gemm_flops, head_gemm, layer_gemms
+from planner.cost.bounds import MEMORY_AXES, TIME_AXES, LateAxes, least_memory, least_of_cuts, least_step_time
+from planner.cost.flops import outer_gemms
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level, pipeline_level
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import gemm_flops
 from planner.cost.pipeline.stages import StageClasses, stage_classes
 from planner.cost.prepared import PreparedCosts
 from planner.cost.shards import ShardModel
@@ -53,7 +48,8 @@ class CostModel:
         linear = [sum(gemm_flops(g, 1.0) for g in layer_gemms(kind, model.hidden)) for kind in self.kinds]
         mean = float(np.mean([linear[kind] for kind in model.layer_kind_of]))
         behind = sum(count * linear[kind] for kind, count in model.mtp_kinds)
-        self.head_in_layers = (gemm_flops(head_gemm(model), 1.0) + behind) / mean
+        head = next(gemm for gemm in outer_gemms(model) if gemm.name == "head")
+        self.head_in_layers = (gemm_flops(head, 1.0) + behind) / mean
         if problem.stack.split is PipelineSplit.NANOTRON:
             self.head_in_layers = nanotron_head(model)
         self.embedding_in_layers = 0.05

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from planner.cost.device.kernels import gemm_time, misaligned_slowdown
 from planner.cost.device.rates import HALF, DeviceRates
-from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.memory.state_bytes import StateBytes
 from planner.cost.messages.exposure import pass_seconds
 from planner.cost.messages.tensor import momentum_message
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.config import ConfigTable
 from planner.spec.job import NEWTON_SCHULZ_STEPS, OPTIMIZERS, Optimizer
 from planner.spec.layer import Layer

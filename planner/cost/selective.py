@@ -9,12 +9,14 @@ is `rank` wide of adapters.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
-from planner.cost.flops import Gemm, Shard, layer_gemms
-from planner.cost.memory.activations import LayerShape
+from planner.cost.cut import LayerShape
+from planner.cost.operations.operation import Gemm, Operation, Run
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
@@ -36,8 +38,10 @@ def by_operations(keys: ConfigTable) -> Mask:
     return np.asarray(keys["recompute_modules"] & OPERATIONS > 0)
 
 
-def kept_shares(problem: Problem, recipe: PrecisionRecipe, layer: Layer) -> dict[str, float]:
-    """Share of the output of each product that is kept, by name [1].
+def kept_shares(
+    problem: Problem, recipe: PrecisionRecipe, gemms: Iterable[Gemm], wide: bool
+) -> dict[str, float]:
+    """Share of the output of each product that is kept, by name [1]. `wide`: of a layer in 16 bits whatever the recipe.
 
     Linear layers are counted one by one: q, k and v unless the model fuses them, gate and up. Neither routers nor
     experts, whose product is no `mm`, are counted or kept. In 8 bits a product is `mm` still: the policy, a dispatch
@@ -48,55 +52,38 @@ def kept_shares(problem: Problem, recipe: PrecisionRecipe, layer: Layer) -> dict
     """
     shares: dict[str, float] = {}
     counted, own_kernel = 0, recipe.operand_bytes < BYTES_OF_FLOAT8
-    for gemm in layer_gemms(layer, problem.model.hidden):
-        if gemm.expert or gemm.name == "router":
+    for gemm in gemms:
+        if gemm.expert or gemm.name == "router" or (own_kernel and not gemm.wide and not wide):
             shares[gemm.name] = 0.0
             continue
-        if own_kernel and not gemm.wide and not layer.wide:
-            shares[gemm.name] = 0.0
-            continue
-        widths = _widths(gemm, layer, problem)
+        one = linear_layers(gemm, problem.stack) == 1
+        widths = gemm.outputs(problem.stack.kernels.fused_qkv if gemm.kv_out_features else one)
         kept = [width for place, width in enumerate(widths, counted) if place % 2 == 0]
         counted += len(widths)
         shares[gemm.name] = sum(kept) / sum(widths)
     return shares
 
 
-def _widths(gemm: Gemm, layer: Layer, problem: Problem) -> list[float]:
-    """Output features of the linear layers of a product, in order of execution."""
-    if gemm.kv_out_features:
-        if problem.stack.kernels.fused_qkv:
-            return [float(gemm.out_features + gemm.kv_out_features)]
-        return [float(gemm.out_features), *(gemm.kv_out_features / 2,) * 2]
-    count = linear_layers(gemm, layer, problem.stack)
-    return [gemm.out_features / count] * count
-
-
 def kept_bytes(
-    problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape, parts: dict[str, Array]
+    problem: Problem, run: Run, layer: Layer, ops: Iterable[Operation], x: LayerShape, parts: dict[str, Array]
 ) -> Array:
     """Bytes that a layer checkpointed by operations holds from its forward to its backward pass.
 
     `parts`: what it keeps without. A compiled model drops what no backward operation reads: the output of a block's
     last product, which the residual stream takes up. Llama-2-7B, bf16, per token: 15.4 h, compiled 13.4 h.
     """
-    kernels, zero, act = problem.stack.kernels, np.zeros(len(x.t)), recipe.activation_bytes
-    compiled, shares = kernels.fused_activation, kept_shares(problem, recipe, layer)
+    zero, act, compiled = np.zeros(len(x.t)), run.act, run.kernels.fused_activation
+    gemms = [op.product for op in ops if op.product is not None]
+    shares = kept_shares(problem, run.recipe, gemms, layer.wide)
     kept = parts["input"] + parts.get("core_attn", zero) + parts.get("attention_out", zero)
-    gemms = layer_gemms(layer, problem.model.hidden)
     for gemm in gemms:
         if compiled and gemm.name in ("mlp_fc2", "shared_fc2"):
             continue
-        column = gemm.shard is Shard.COLUMN
-        own = gemm.out_features / (x.t if column else 1.0) + gemm.kv_out_features / x.kv_split
-        outputs = 1.0 + (
-            problem.job.lora_rank is not None and problem.job.adapts(gemm.name)
-        )  # its adapter's too
-        kept = kept + outputs * shares[gemm.name] * act * x.tokens * own
+        adapted = problem.job.lora_rank is not None and problem.job.adapts(gemm.name)
+        kept = kept + (1.0 + adapted) * shares[gemm.name] * act * x.tokens * gemm.local(x)[1]
     # reduce-scatters behind attention and behind the block, the latter dropped as its product is
     blocks = int(layer.mixes) + int(not compiled and (layer.mlp is not None))
-    reduced = act * x.tokens * problem.model.hidden / x.sequence_split
-    kept = kept + np.where(x.sequence_split > 1, blocks * reduced, 0.0)
+    kept = kept + np.where(x.sequence_split > 1, blocks * act * run.stream(x), 0.0)
     if layer.moe is not None:
         sent = act * x.routed_tokens * layer.moe.mean_k * x.et * layer.moe.width(problem.model.hidden)
         kept = kept + np.where(x.e > 1, (1.0 if compiled else 2.0) * sent, 0.0)

@@ -12,8 +12,9 @@ import numpy as np
 
 from planner.cost.device.kernels import attended_pairs, attention_points, gemm_table, shape_distance
 from planner.cost.device.products import gemm_extents
-from planner.cost.flops import layer_counts, layer_gemms, outer_gemms
+from planner.cost.flops import layer_counts, outer_gemms
 from planner.cost.layer import LayerModel
+from planner.cost.operations.lists import layer_gemms
 from planner.spec.config import ConfigTable, ParallelConfig
 
 NEGLIGIBLE = 0.01  # share of the FLOPs below which a product's own distance is not told

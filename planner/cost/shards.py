@@ -26,7 +26,6 @@ from planner.cost.engines.zero3_gathers import (
     released,
     turning_share,
 )
-from planner.cost.flops import Shard, layer_gemms
 from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.messages.data import (
     StageLoad,
@@ -37,17 +36,9 @@ from planner.cost.messages.data import (
 )
 from planner.cost.messages.exposure import pass_seconds
 from planner.cost.network.communicators import communicator_bytes
-from planner.cost.params import (
-    embedding_parameters,
-    head_parameters,
-    last_residual_parameters,
-    last_stream_parameters,
-    layer_parameters,
-    mtp_parameters,
-    outer_norm_parameters,
-    position_parameters,
-    rotation_parameters,
-)
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import Shard
+from planner.cost.params import layer_parameters, outer_parameters
 from planner.cost.params_fp8 import narrow_weights
 from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
@@ -399,7 +390,7 @@ class ShardModel:
                     continue
                 wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
                 total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))
-                each = linear_layers(gemm, kind, self.problem.stack)
+                each = linear_layers(gemm, self.problem.stack)
                 total = total + each * rank * (narrow / np.where(gemm.shard is Shard.ROW, t, 1.0))
             found.append(total)
         return np.array(found)
@@ -419,18 +410,14 @@ class ShardModel:
             return np.zeros_like(t)
         norm, head = np.full_like(t, float(model.hidden)), self._head_parameters(t)
         sizes = [head * model.embedding_width / model.hidden]
-        blocks = [block for kind in self.kinds for block in kind.blocks]
-        for gemm, layer in ((g, block) for block in blocks for g in layer_gemms(block, model.hidden)):
+        for gemm in (gemm for kind in self.kinds for gemm in layer_gemms(kind, model.hidden)):
             if gemm.shard is Shard.COLUMN and not gemm.name.startswith("shared"):
                 sizes.append(norm)
             divided = (
                 experts if gemm.expert else t if gemm.shard in (Shard.COLUMN, Shard.ROW) else np.ones_like(t)
             )
             whole = float(gemm.groups * gemm.in_features) / divided
-            half = layer.mlp or layer.moe
-            parts = 2 if half is not None and half.gated and gemm.name.endswith("_fc1") else 1
-            columns = [gemm.out_features / parts] * parts
-            sizes += [whole * each for each in (*columns, *[gemm.kv_out_features / 2.0] * 2) if each]
+            sizes += [whole * each for each in gemm.outputs()]
         sizes += [np.full_like(t, float(model.side_vocab * model.side_width)) / t, norm]
         sizes += [] if model.tied_embeddings else [head]
         pairs = zip(sizes, [np.zeros_like(t), *sizes[:-1]], strict=True)
@@ -439,8 +426,8 @@ class ShardModel:
     def _first_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
-        whole = position_parameters(model) + rotation_parameters(model)
-        return embedding_parameters(model) * padding / t + whole
+        outer = outer_parameters(model)
+        return outer["embedding"] * padding / t + outer["position"]
 
     def copied_embedding(self, t: Array) -> Array:
         """Parameters of the embedding that the stage of the head holds once more where it is another one's: as the tied
@@ -463,16 +450,12 @@ class ShardModel:
         return padded_vocabulary(self.problem, t) * float(self.problem.model.hidden) / t
 
     def _last_stage_parameters(self, t: Array) -> Array:
-        model = self.problem.model
+        model, outer = self.problem.model, outer_parameters(self.problem.model)
         padding = padded_vocabulary(self.problem, t) / model.vocab
-        extra = mtp_parameters(model) - sum(n * self.parameters[kind].total for kind, n in model.mtp_kinds)
         # the projection is dealt by columns (Megatron-LM d98e8a6 core/transformer/multi_token_prediction.py, eh_proj)
         projections = model.mtp_layers * 2.0 * model.hidden**2
         return (
-            head_parameters(model) * padding / t
-            + outer_norm_parameters(model)
-            + last_stream_parameters(model)
-            + last_residual_parameters(model)
-            + max(extra, 0)
+            outer["head"] * padding / t
+            + sum(outer[kind] for kind in ("final_norm", "residual_streams", "attention_residuals", "mtp"))
             - projections * (1.0 - 1.0 / t)
         )

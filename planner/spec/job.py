@@ -39,7 +39,7 @@ class AdapterTargets(StrEnum):
     QKV = "qkv"
 
     def adapts(self, product: str) -> bool:
-        """Whether a product of a layer, as `cost.flops` names it, has an adapter."""
+        """Whether a product of a layer, as `cost/operations` names it, has an adapter."""
         if product == "router":
             return False
         if self is AdapterTargets.ALL_LINEAR:
@@ -189,7 +189,7 @@ class Job:
         return factor
 
     def adapts(self, product: str) -> bool:
-        """Whether a product of a layer, as `cost.flops` names it, has something to train."""
+        """Whether a product of a layer, as `cost/operations` names it, has something to train."""
         return self.lora_rank is None or self.lora_targets.adapts(product)
 
     def with_length(self, longest: int) -> Job:

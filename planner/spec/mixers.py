@@ -1,6 +1,6 @@
 """What stands in a layer in place of attention? State spaces, delta rules, linear attention, short convolutions.
 
-Their fields are those of a Mamba-2 mixer, which the others reuse. Left out: time and memory (`cost/mixers/kinds.py`).
+Their fields are those of a Mamba-2 mixer, which the others reuse. Left out: time and memory (`cost/operations/`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.flops import gemm_flops, layer_gemms
-from planner.cost.memory.activations import layer_activations
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import gemm_flops
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details
@@ -24,7 +24,7 @@ from planner.spec.load_model import load_model
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from tests.problems import costs, problem
+from tests.problems import costs, layer_activations, problem
 
 K3 = load_model("kimi-k3")
 SMALL: dict[str, Any] = {

@@ -14,7 +14,7 @@ from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
 from planner.spec.stack.engines import DeepSpeed, States
-from tests.problems import costs, dense_model, problem, seconds_of, with_section
+from tests.problems import costs, dense_model, operations, problem, seconds_of, with_section
 
 SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="deepspeed-2025")
 PARAMETERS = float(model_parameters(SUBJECT.model).total)
@@ -109,7 +109,11 @@ def test_hooks_take_the_host_time_for_every_module_that_stage_3_gathers() -> Non
     layer, host = SUBJECT.model.layer_kinds[0], HostModel(SUBJECT)
     keys = ConfigTable.of([ParallelConfig(dp=8, zero=zero, num_microbatches=4) for zero in (2, 3)])
     ahead, behind, _ = host.launches(
-        layer, host.floor(layer, keys, np.zeros(2, bool)), None, keys, np.ones(2)
+        layer,
+        host.floor(layer, operations(SUBJECT, layer)[1], keys, np.zeros(2, bool)),
+        None,
+        keys,
+        np.ones(2),
     )
     hooks = 7 * 0.3e-3 + 0.65e-3  # q, k, v and projection, gate, up and down
     assert [*np.diff(ahead), *np.diff(behind)] == pytest.approx([hooks, hooks])

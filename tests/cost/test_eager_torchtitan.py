@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.layer_memory import WEIGHING_BYTES
-from planner.cost.memory.activations import CLAMPED_KEPT
+from planner.cost.operations.experts import CLAMPED_KEPT, WEIGHING_BYTES
 
 # operations of a layer, forward and backward; under tensor parallelism
 DENSE, PARALLEL = (29, 34), (37, 42)

@@ -9,22 +9,17 @@ import numpy as np
 import pytest
 
 from benchmarks.published_data import published, published_cases
-from planner.cost.flops import (
-    Shard,
-    attended_pairs,
-    attention_flops,
-    gemm_flops,
-    head_gemm,
-    layer_gemms,
-    model_flops,
-)
+from planner.cost.flops import model_flops, outer_gemms
 from planner.cost.mfu import (
     MfuConvention,
     core_forward_flops_per_token,
     layers_forward_flops_per_token,
     mfu_flops_per_token,
 )
-from planner.cost.params import layer_parameters, model_parameters, norm_parameters
+from planner.cost.operations.lists import layer_gemms, model_operations
+from planner.cost.operations.operation import Shard, gemm_flops
+from planner.cost.operations.pairs import attended_pairs, attention_flops
+from planner.cost.params import model_parameters
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
@@ -58,7 +53,7 @@ def test_a_llama_layer_by_hand() -> None:
     assert gemms["mlp_fc1"].out_features == 2 * 14336
     assert [gemm.shard for gemm in gemms.values()] == [Shard.COLUMN, Shard.ROW] * 2
     assert gemm_flops(qkv, 10) == 2 * 10 * 4096 * 6144
-    assert head_gemm(spec).out_features == 128256
+    assert [gemm.out_features for gemm in outer_gemms(spec)] == [128256]
 
 
 def test_experts_and_latent_attention_by_hand() -> None:
@@ -83,7 +78,10 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
             gemm.groups * gemm.in_features * (gemm.out_features + gemm.kv_out_features)
             for gemm in layer_gemms(layer, spec.hidden)
         )
-        rest = layer_parameters(layer, spec.hidden).total - norm_parameters(layer, spec.hidden) - weights
+        rest = (
+            sum(op.weights.total for op in model_operations(layer, spec.hidden) if op.kind != "norms")
+            - weights
+        )
         a, mlp, moe, s = layer.attention, layer.mlp, layer.moe, layer.state_space
         if moe and moe.router_scale:  # scales of the router's input and of every expert
             rest -= spec.hidden + moe.experts

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.flops import layer_gemms
 from planner.cost.muon import (
     GATHERED_BYTES,
     MuonModel,
@@ -17,6 +16,7 @@ from planner.cost.muon import (
     largest_part,
     matrices_of,
 )
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.table import CostDetail
 from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig

@@ -8,19 +8,13 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.published_data import published, published_cases
+from planner.cost.operations.lists import model_operations
 from planner.cost.params import (
     KINDS,
-    embedding_parameters,
-    head_parameters,
     inactive_parameters,
-    last_residual_parameters,
-    last_stream_parameters,
     layer_parameters,
     model_parameters,
-    mtp_parameters,
-    norm_parameters,
-    outer_norm_parameters,
-    position_parameters,
+    outer_parameters,
 )
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf import read_hf_config
@@ -43,6 +37,11 @@ COLUMNS = {
 }
 PLAIN = Attention(AttentionKind.GQA, 8, 2, 16, 16)
 GATED = Mlp(256, gated=True, bias=False, activation=Activation.SILU)
+
+
+def norms_of(layer: Layer) -> int:
+    """Norms of a layer 128 wide, those inside attention included [parameters]."""
+    return sum(op.weights.total for op in model_operations(layer, 128) if op.kind == "norms")
 
 
 def test_the_oracle_has_all_its_rows() -> None:
@@ -102,11 +101,11 @@ def test_latent_attention_by_hand() -> None:
 
 def test_norms_of_queries_and_keys() -> None:
     layer = Layer(PLAIN, GATED, None)
-    plain = norm_parameters(layer, 128)
-    head = norm_parameters(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.HEAD)), 128)
-    full = norm_parameters(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.FULL)), 128)
+    plain = norms_of(layer)
+    head = norms_of(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.HEAD)))
+    full = norms_of(replace(layer, attention=replace(PLAIN, qk_norm=QkNorm.FULL)))
     assert (plain, head - plain, full - plain) == (256, 2 * 16, (8 + 2) * 16)
-    assert norm_parameters(replace(layer, norm_weight=False), 128) == 0
+    assert norms_of(replace(layer, norm_weight=False)) == 0
 
 
 def test_sinks_are_divided_with_the_heads() -> None:
@@ -119,18 +118,18 @@ def test_sinks_are_divided_with_the_heads() -> None:
 
 def test_tied_embeddings_count_once() -> None:
     spec = ModelSpec("m", "llama", 128, 1000, (Layer(PLAIN, GATED, None),), tied_embeddings=True)
-    assert head_parameters(spec) == 0
-    assert head_parameters(replace(spec, tied_embeddings=False)) == 128_000
-    assert head_parameters(replace(spec, head_bias=True)) == 1000
-    assert embedding_parameters(spec) == 128_000
-    assert position_parameters(replace(spec, position_rows=10)) == 1280
+    assert outer_parameters(spec)["head"] == 0
+    assert outer_parameters(replace(spec, tied_embeddings=False))["head"] == 128_000
+    assert outer_parameters(replace(spec, head_bias=True))["head"] == 1000
+    assert outer_parameters(spec)["embedding"] == 128_000
+    assert outer_parameters(replace(spec, position_rows=10))["position"] == 1280
 
 
 def test_mtp_adds_a_layer_a_projection_and_three_norms() -> None:
     with_mtp, without = load_model("deepseek-v3", with_mtp=True), load_model("deepseek-v3")
     extra = model_parameters(with_mtp).total - model_parameters(without).total
     assert extra == 11_507_286_016 + 2 * 7168**2 + 3 * 7168
-    assert extra == mtp_parameters(with_mtp) == model_parameters(with_mtp).by_kind["mtp"]
+    assert extra == model_parameters(with_mtp).by_kind["mtp"]
     assert model_parameters(with_mtp).active - model_parameters(without).active < extra
 
 
@@ -139,9 +138,7 @@ def test_buckets_and_kinds_sum_to_the_total(name: str) -> None:
     spec = load_model(name)
     counts = model_parameters(spec)
     layers = sum(layer_parameters(layer, spec.hidden).total for layer in spec.layers)
-    outer = embedding_parameters(spec) + position_parameters(spec) + head_parameters(spec)
-    last = last_stream_parameters(spec) + last_residual_parameters(spec)
-    assert counts.total == layers + outer + outer_norm_parameters(spec) + last
+    assert counts.total == layers + sum(outer_parameters(spec).values())
     assert counts.total == sum(counts.by_kind.values())
     assert set(counts.by_kind) == set(KINDS)
     assert counts.active <= counts.total

@@ -6,23 +6,34 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from planner.cost.cut import LayerShape
 from planner.cost.layer_memory import layer_parts
 from planner.cost.network.collectives import CollectiveKind
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.selective import kept_bytes, kept_shares
 from planner.solve.step_messages import step_messages
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.precision import RECIPES, Precision
-from tests.cost.memory.test_activations import BF16, TOKENS, shape
-from tests.problems import costs, dense_model, problem
+from planner.spec.rule import Problem
+from tests.cost.memory.test_activations import TOKENS, shape
+from tests.problems import costs, dense_model, operations, problem
 
 OP = 1 << RECOMPUTE_MODULES.index("op")
 
 
 def shares(model: str, stack: str, precision: Precision = Precision.BF16) -> dict[str, float]:
     subject = problem(load_model(model), stack=stack, precision=precision)
-    return kept_shares(subject, RECIPES[precision], subject.model.layers[-1])
+    layer = subject.model.layers[-1]
+    return kept_shares(subject, RECIPES[precision], layer_gemms(layer, subject.model.hidden), layer.wide)
+
+
+def held(subject: Problem, layer: Layer, x: LayerShape) -> NDArray[np.float64]:
+    run, ops = operations(subject, layer)
+    return kept_bytes(subject, run, layer, ops, x, layer_parts(subject, run, ops, x))
 
 
 def test_every_second_product_is_kept() -> None:
@@ -61,7 +72,7 @@ def test_bytes_of_a_token_of_7b(stack: str, width: float) -> None:
     16,384 tokens, eager: 13.4 h a token."""
     subject = problem(load_model("llama-2-7b"), stack=stack)
     x, layer = shape(kv_heads=32), subject.model.layers[0]
-    kept = kept_bytes(subject, BF16, layer, x, layer_parts(subject, BF16, layer, x))
+    kept = held(subject, layer, x)
     assert float(kept[0]) / (TOKENS * 4096) == pytest.approx(width, abs=0.05)
 
 
@@ -70,7 +81,7 @@ def test_an_adapters_output_is_kept_with_that_of_its_layer() -> None:
     subject = problem(load_model("llama-2-7b"), stack="torchtitan-2024")
     x, layer = shape(kv_heads=32), subject.model.layers[0]
     adapted = replace(subject, job=replace(subject.job, lora_rank=16))
-    found = [kept_bytes(s, BF16, layer, x, layer_parts(s, BF16, layer, x)) for s in (subject, adapted)]
+    found = [held(s, layer, x) for s in (subject, adapted)]
     more = float((found[1] - found[0])[0]) / (2 * TOKENS * 4096)
     assert more == pytest.approx(2 + 11008 / 4096)
 
@@ -79,7 +90,7 @@ def test_tensor_parallel_ranks_keep_what_they_hold() -> None:
     """A t-th of columns; the whole of the last product's partial sums, eager, and reduced shards."""
     subject = problem(load_model("llama-2-7b"), stack="torchtitan-2024+no-compile")
     x, layer = shape(t=8, sp=True, kv_heads=32), subject.model.layers[0]
-    kept = kept_bytes(subject, BF16, layer, x, layer_parts(subject, BF16, layer, x))
+    kept = held(subject, layer, x)
     whole = 2 * TOKENS * 4096
     split = (
         4 + 11008 / 4096

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.flops import layer_gemms, model_flops
+from planner.cost.flops import model_flops
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.megatron.architecture import _check

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.launch_judges import words_of
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.selective import kept_shares
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
@@ -193,5 +194,6 @@ def test_its_policy_keeps_the_products_that_planner_counts(
         total[product] = total.get(product, 0.0) + width
         saved[product] = saved.get(product, 0.0) + width * kept
     subject = problems.problem(load_model(name), stack="torchtitan-2026")
-    shares = kept_shares(subject, RECIPES[Precision.BF16], subject.model.layers[-1])
+    gemms = layer_gemms(subject.model.layers[-1], subject.model.hidden)
+    shares = kept_shares(subject, RECIPES[Precision.BF16], gemms, False)
     assert {product: shares[product] for product in total} == {p: saved[p] / total[p] for p in total}

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.flops import attention_flops, gemm_flops, layer_gemms
-from planner.cost.memory.activations import LayerShape, layer_activations
+from planner.cost.cut import LayerShape
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import gemm_flops
+from planner.cost.operations.pairs import attention_flops
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, InputError, UnsupportedError
 from planner.report.words import texts
@@ -25,7 +27,7 @@ from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import AttentionKernel
-from tests.problems import costs, problem
+from tests.problems import costs, layer_activations, problem
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 99,

@@ -9,21 +9,20 @@ transformer_layer.py (_te_cuda_graph_capture, create_mcore_cudagraph_manager), c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.eager import MULTIPLIED_LAUNCHES
-from planner.cost.mixers.kinds import launches
+from planner.cost.operations.operation import Operation
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
-from planner.spec.layer import Layer
-from planner.spec.mixers import StateSpace
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+WHOLE_LAUNCHES: Final = {False: 12.0, True: 38.0}
 # Of the 12 forward launches of a fused layer (norm, qkv, rotary of q and of k, attention, projection, add; norm, fc1,
 # activation, fc2, add), those that a module's graph holds beside the mixer's (`mixer_launches`), and of the about 12
 # more that experts add.
@@ -38,7 +37,7 @@ _RECOMPUTED_IN: Final = {
     "layernorm": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5}, "op": {},
 }  # fmt: skip
 _MIXERS: Final = {"attn": 1.0, "mamba": 1.0}  # a layer has one of them
-# part of what a layer keeps (`memory/activations.py`) -> modules whose graphs keep it, and the share of it in each
+# part of what a layer keeps -> modules whose graphs keep it, and the share of it in each
 _KEPT_IN: Final = {
     "input": _MIXERS, "state_in": _MIXERS, "state_space": _MIXERS, "state_out": _MIXERS, "qkv": {"attn": 1.0},
     "mla_streams": {"attn": 1.0}, "mla_up_proj": {"attn": 1.0}, "core_attn": {"attn": 1.0},
@@ -64,39 +63,20 @@ class Capture:
         return np.where(self.whole, 1.0, part)
 
 
-def is_mamba(layer: Layer) -> bool:
-    """Is its mixer Mamba-2, which Megatron-Core has as a layer of its own?"""
-    return type(layer.state_space) is StateSpace
-
-
-def _modules_of(layer: Layer) -> set[str]:
-    """What of `CUDA_GRAPH_MODULES` a layer has; a gated delta net is a transformer layer's self-attention."""
-    found = {"mamba"} if is_mamba(layer) else {"attn"} if layer.mixes else set()
-    found |= {"attn"} if layer.mixes_twice else set()
-    found |= {"mlp"} if layer.mlp is not None else set()
-    return found | ({"moe", "moe_router", "moe_preprocess"} if layer.moe is not None else set())
-
-
-def dense_launches(layer: Layer, seq: float, single: bool) -> float:
+def dense_launches(ops: Iterable[Operation], single: bool) -> float:
     """Launches of a layer beside its experts, of those that a stack's floor counts for attention and an MLP [1].
 
-    Those are 12, or `single`, operation by operation, 38 (cost/eager.py), of which 24 are attention's. `seq`: tokens of
-    a sequence.
+    Those are 12, or `single`, operation by operation, 38, of which 24 are attention's.
     """
-    block = (layer.mlp is not None or layer.moe is not None) + (layer.side > 0)
-    return mixer_launches(layer, seq, single) + (14.0 / 38.0 if single else 5.0 / 12.0) * block
+    return sum(op.launches for op in ops) / WHOLE_LAUNCHES[single]
 
 
-def mixer_launches(layer: Layer, seq: float, single: bool) -> float:
+def mixer_launches(ops: Iterable[Operation], single: bool) -> float:
     """The same of its attention or state space alone [1]."""
-    whole, attention, norm = (38.0, 24.0, 8.0) if single else (12.0, 7.0, 1.0)
-    found = attention * (layer.attention is not None)
-    if layer.state_space is not None:
-        found += launches(layer.state_space, seq, single) - norm * layer.mixes_twice  # one norm before both
-    return (found + MULTIPLIED_LAUNCHES * (single and layer.multiplied)) / whole
+    return sum(op.launches for op in ops if op.graph in _MIXERS) / WHOLE_LAUNCHES[single]
 
 
-def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
+def capture_of(ops: Iterable[Operation], keys: ConfigTable) -> Capture | None:
     """What every key captures of such a layer; None where no key captures anything.
 
     Transformer Engine's graph of a layer holds the captured modules, which follow one another. Megatron-Core's own has
@@ -108,7 +88,7 @@ def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
     each = np.isin(impl, (CudaGraphs.LOCAL, CudaGraphs.TRANSFORMER_ENGINE))
     all_of_it, whole = each & (mask == 0), impl == CudaGraphs.FULL_ITERATION
     module: dict[str, Array] = {}
-    here = _modules_of(layer)
+    here = {op.graph for op in ops if op.graph}
     for bit, name in enumerate(CUDA_GRAPH_MODULES):
         named = each & (mask & (1 << bit) > 0)
         if name in ("moe_router", "moe_preprocess"):  # "moe" is all behind attention

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.cut import LayerShape
 from planner.cost.device.flash import (
     MEMORY_EFFICIENT_SLOWDOWN,
     TRITON_SLOWDOWN,
@@ -22,19 +23,10 @@ from planner.cost.device.kernels import (
     misaligned_slowdown,
 )
 from planner.cost.device.rates import HALF, DeviceRates
-from planner.cost.memory.activations import LayerShape
-from planner.cost.mixers import block_attention
-from planner.cost.mixers.kinds import mixer_time
-from planner.cost.mixers.sparse_attention import (
-    Device,
-    Sight,
-    core_time,
-    loss_time,
-    score_time,
-    sight_of,
-)
-from planner.cost.mixers.state_space import cut_of
-from planner.cost.network.context import context_kinds, gathers_in_ring, merged_bytes
+from planner.cost.network.context import gathers_in_ring, merged_bytes
+from planner.cost.operations.lists import SCANS, gathering_of
+from planner.cost.operations.sparse import Device, Sight, sight_of
+from planner.cost.operations.state_space import cut_of
 from planner.spec.attention import Attention
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.layer import Layer
@@ -74,7 +66,9 @@ class MixingModel:
         if job.packed:  # texts of a sequence run side by side
             seq = np.full_like(seq, job.attended_length)
         fused = not self.rates.problem.stack.kernels.single_operations
-        return mixer_time(s, cut, act, interleaved, seq, self.rates.bandwidth, self.rates.wide_peak, fused)
+        return SCANS[type(s)].seconds(
+            s, cut, act, interleaved, seq, self.rates.bandwidth, self.rates.wide_peak, fused
+        )
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.
@@ -85,13 +79,12 @@ class MixingModel:
         if a is None:
             return np.zeros(len(keys)), np.zeros(len(keys))
         if (seen := self._sight(a, x, keys)) is not None:
-            ahead, behind = (block_attention.core_time if a.chooses_blocks else core_time)(a, *seen)
+            ahead, behind = gathering_of(a).core_time(a, *seen)
             return self.factor * ahead, self.factor * behind
         batch, seq = self._texts(keys)
         stack = self.rates.problem.stack
         kernel = stack.kernels.attention_of(a)
-        kinds = context_kinds(self.rates.problem, keys["cp_kind"])
-        ring = (x.c > 1) & (kinds == ContextKind.P2P)
+        ring = (x.c > 1) & (x.context == ContextKind.P2P)
         slower = self._slowdown(a, kernel, np.where(ring, seq / x.c, seq))
         if kernel is AttentionKernel.MEMORY_EFFICIENT:
             return self._masked(a, x, batch, seq, slower)
@@ -154,11 +147,11 @@ class MixingModel:
         seen = None if a is None else self._sight(a, x, keys)
         if a is None or a.indexer is None or a.indexer.shared or seen is None:
             return np.zeros(len(keys)), np.zeros(len(keys))
-        index = a.indexer
-        if a.chooses_blocks:
-            scores = block_attention.score_time(a, index, *seen)
-            return self.factor * scores, self.factor * block_attention.loss_time(a, index, *seen)
-        return self.factor * score_time(index, *seen), self.factor * loss_time(a, index, *seen)
+        kernels, index = gathering_of(a), a.indexer
+        return (
+            self.factor * kernels.score_time(a, index, *seen),
+            self.factor * kernels.loss_time(a, index, *seen),
+        )
 
     def _masked(
         self,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.cut import LayerShape
 from planner.cost.device.kernels import (
     gemm_backward_time,
     gemm_time,
@@ -22,9 +23,8 @@ from planner.cost.device.kernels import (
 from planner.cost.device.quantise import OPERANDS
 from planner.cost.device.rates import HALF, DeviceRates
 from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
-from planner.cost.flops import Gemm, Shard
-from planner.cost.memory.activations import LayerShape
 from planner.cost.messages.sizes import gathered_width
+from planner.cost.operations.operation import Gemm, Shard
 from planner.cost.params_fp8 import gathers_float8
 from planner.spec.config import ConfigTable, distinct
 from planner.spec.machine.accelerator import Architecture
@@ -66,16 +66,11 @@ def gemm_extents(gemm: Gemm, x: LayerShape, rows: NDArray[np.intp]) -> tuple[Arr
 
     Of an expert product the tokens are those of all `number` groups together.
     """
-    t, et = x.t[rows], x.et[rows]
-    split = et if gemm.expert else t
-    n = np.full(len(rows), float(gemm.out_features))
-    k = np.full(len(rows), float(gemm.in_features))
-    n = n / split if gemm.shard is Shard.COLUMN else n
-    k = k / split if gemm.shard is Shard.ROW else k
-    n = n + gemm.kv_out_features / x.kv_split[rows]
+    x = x.take(rows)
+    k, n = gemm.local(x)
     if gemm.expert:
-        return x.routed_tokens[rows] * gemm.rows_per_token * et, n, k, gemm.groups / x.e[rows]
-    m = x.tokens[rows] / (x.sequence_split[rows] if gemm.shard is Shard.NONE else 1.0)
+        return x.routed_tokens * gemm.rows_per_token * x.et, n, k, gemm.groups / x.e
+    m = x.tokens / (x.sequence_split if gemm.shard is Shard.NONE else 1.0)
     return m, n, k, np.ones(len(rows))
 
 

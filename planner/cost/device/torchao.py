@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.flops import Gemm, Shard
+from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.stack.kinds import Float8Scales
 
 Array = NDArray[np.float64]

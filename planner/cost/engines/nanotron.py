@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.engines.contiguous import LastingEngine
-from planner.cost.flops import layer_gemms
 from planner.cost.levels import Layers
 from planner.cost.memory.moments import MemoryInputs
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.pipeline.stages import StageClasses
 from planner.spec.config import ConfigTable
 from planner.spec.precision import RECIPES

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
-from planner.cost.flops import Gemm, Shard, layer_gemms
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import Shard
 from planner.spec.layer import Layer
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -67,22 +68,12 @@ def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
     found, settings = [], module_settings(problem.stack)
     assert settings is not None, "its modules are gathered one by one"
     for gemm in layer_gemms(layer, problem.model.hidden):
-        parts = linear_layers(gemm, layer, problem.stack)
-        if gemm.expert and layer.moe is not None and layer.moe.gated and gemm.name == "expert_fc1":
-            parts = 2
-        for wide in _widths(gemm, parts):
+        for wide in gemm.outputs(not gemm.expert and linear_layers(gemm, problem.stack) == 1):
             if wide * gemm.in_features >= settings.persistent_elements:
                 size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)
                 used = gemm.rows_per_token / gemm.groups
                 found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert, used))
     return found
-
-
-def _widths(gemm: Gemm, parts: int) -> list[float]:
-    """Output features of the linear layers that make up a product."""
-    if parts == 3:
-        return [gemm.out_features, gemm.kv_out_features / 2, gemm.kv_out_features / 2]
-    return [(gemm.out_features + gemm.kv_out_features) / parts] * parts
 
 
 def released(modules: list[Module], reuse: float) -> list[Array]:

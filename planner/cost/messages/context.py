@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.memory.activations import LayerShape
+from planner.cost.cut import LayerShape
 from planner.cost.messages.message import HiddenBy, Message
 from planner.cost.messages.sizes import key_value_bytes, query_output_bytes
-from planner.cost.mixers.state_space import cut_of, exchanged_bytes
 from planner.cost.network.collectives import CollectiveKind
 from planner.cost.network.context import FP32, context_kinds, gathers_in_ring
 from planner.cost.network.traffic import GroupLinks, group_links
+from planner.cost.operations.state_space import cut_of, exchanged_bytes
 from planner.spec.attention import Attention
 from planner.spec.config import ContextKind
 from planner.spec.layer import Layer

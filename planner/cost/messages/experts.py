@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost.memory.activations import LayerShape
+from planner.cost.cut import LayerShape
 from planner.cost.messages.message import Dispatch, HiddenBy, Message
 from planner.cost.messages.sizes import stream_bytes
 from planner.cost.network.collectives import ANY_GROUP, DISPATCH_COPIES, CollectiveKind, remote_copies

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.memory.activations import LayerShape
+from planner.cost.cut import LayerShape
 from planner.cost.messages.message import HiddenBy, Message
 from planner.cost.messages.sizes import (
     gathered_width,

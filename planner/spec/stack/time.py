@@ -43,7 +43,7 @@ class Kernels(Section):
     single_operations: bool = Field(
         False,
         description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
-        "transformers' modelling code does without torch.compile (cost/eager.py), but for those with fused kernels",
+        "transformers' modelling code does without torch.compile (cost/operations/), but for those with fused kernels",
     )
     fused_experts: bool = Field(
         False,

@@ -11,6 +11,7 @@ from planner.answer.plan import cost_model
 from planner.cost.device.graphs import HostFloor, capture_of, relaunched
 from planner.cost.host import RELAUNCHED
 from planner.cost.model import CostModel
+from planner.cost.operations.lists import model_operations
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, module_mask
 from planner.spec.rule import Problem
 from tests.problems import dense_model, moe_model, problem
@@ -27,7 +28,7 @@ def graphed(graphs: CudaGraphs, *modules: str, config: ParallelConfig = CONFIG) 
 
 def left(given: Problem, config: ParallelConfig, floor: HostFloor) -> tuple[float, float]:
     layer = given.model.layer_kinds[-1]
-    forward, backward = floor.captured(capture_of(layer, ConfigTable.of([config])))
+    forward, backward = floor.captured(capture_of(model_operations(layer, 2048), ConfigTable.of([config])))
     return float(forward[0]), float(backward[0])
 
 
@@ -68,7 +69,7 @@ def test_recomputation_in_a_graph_launches_nothing() -> None:
         ]
     )
     layer = DENSE.model.layer_kinds[0]
-    found = relaunched(keys, capture_of(layer, keys), RELAUNCHED)
+    found = relaunched(keys, capture_of(model_operations(layer, 2048), keys), RELAUNCHED)
     assert found == pytest.approx([3 / 12, 1 / 12, 0.0])
 
 

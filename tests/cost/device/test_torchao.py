@@ -8,7 +8,7 @@ import pytest
 from planner.catalog.load_stacks import load_stack
 from planner.cost.device.products import casts_of
 from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
-from planner.cost.flops import Gemm, Shard
+from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.config import ParallelConfig
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import Float8Scales

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.layer_memory import context_working
-from planner.cost.memory.activations import LayerShape, head_activations, layer_activations
+from planner.cost.cut import LayerShape
+from planner.cost.operations.attention import context_working
+from planner.cost.operations.embedding_and_loss import head_activations
+from planner.cost.operations.operation import Run
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import ContextKind
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
@@ -21,7 +23,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 from planner.spec.stack.time import Kernels
-from tests.problems import dense_model
+from tests.problems import dense_model, layer_activations
 
 TOKENS = 8192.0
 BF16 = RECIPES[Precision.BF16]
@@ -259,6 +261,6 @@ def test_chunked_loss_divides_the_logits_by_its_chunks() -> None:
 def test_context_parallel_buffers_by_hand(kind: ContextKind, pairs: int, queries: int) -> None:
     # Llama 3.1 8B on 4 ranks: keys and values are 2 x 8 x 128 values of 2 bytes a token, queries and output 2 x 4096
     model, x = load_model("llama-3.1-8b"), shape(tokens=2048)
-    x = dataclasses.replace(x, c=np.array([4.0]))
-    found = context_working(model.attentions[0], x, np.array([int(kind)], dtype=np.int32), BF16)
+    x = dataclasses.replace(x, c=np.array([4.0]), context=np.array([int(kind)], dtype=np.int32))
+    found = context_working(model.attentions[0], Run(model.hidden), x)
     assert float(found[0]) == 2048 * (pairs * 2 * 2048 + queries * 2 * 2 * 4096)

@@ -17,8 +17,8 @@ import pytest
 
 from benchmarks.published_data import published, published_cases
 from planner.catalog.load_stacks import load_stack
-from planner.cost.memory.activations import head_activations, layer_activations
 from planner.cost.model import CostModel
+from planner.cost.operations.embedding_and_loss import head_activations
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.job import Optimizer
@@ -29,7 +29,7 @@ from planner.spec.stack.engines import FullyShard
 from planner.spec.stack.kinds import CrossEntropy
 from planner.spec.stack.memory import Overhead
 from planner.spec.stack.time import Kernels
-from tests.problems import costs, problem
+from tests.problems import costs, layer_activations, problem
 
 csv.field_size_limit(sys.maxsize)
 

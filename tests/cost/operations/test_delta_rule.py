@@ -9,20 +9,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.device.graphs import capture_of, dense_launches
-from planner.cost.flops import delta_flops, gemm_flops, layer_gemms, model_flops, scan_flops
-from planner.cost.memory.activations import layer_activations
+from planner.cost.device.graphs import capture_of
+from planner.cost.flops import model_flops
 from planner.cost.mfu import causal_half_flops_per_token
-from planner.cost.mixers.delta_rule import (
+from planner.cost.operations.delta_net import (
     backward_traffic,
+    delta_flops,
     forward_traffic,
     kept_parts,
     products,
-    rule_time,
     rule_traffic,
+    seconds,
     working_bytes,
 )
-from planner.cost.mixers.state_space import cut_of, exchanged_bytes, reached_bandwidth
+from planner.cost.operations.delta_net import flops as scan_flops
+from planner.cost.operations.lists import layer_gemms, model_operations
+from planner.cost.operations.operation import gemm_flops
+from planner.cost.operations.state_space import cut_of, exchanged_bytes, reached_bandwidth
 from planner.cost.params import layer_parameters, model_parameters
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
@@ -32,7 +35,16 @@ from planner.spec.load_model import load_model
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from tests.problems import attention, costs, delta_model, layer_of, moe_model, problem
+from tests.problems import (
+    attention,
+    costs,
+    delta_model,
+    launches,
+    layer_activations,
+    layer_of,
+    moe_model,
+    problem,
+)
 
 SMALL = DeltaNet(heads=8, head_dim=16, state=32, groups=2)  # values 128, keys 64, repeated keys 256
 NEXT = DeltaNet(heads=32, head_dim=128, state=128, groups=16)  # of Qwen3-Next
@@ -231,14 +243,14 @@ class TestTime:
         net = DeltaNet(heads=heads, head_dim=128, state=128, groups=16)
         cut = cut_of(net, float(batch * seq), 1.0, 1.0)
         moved = rule_traffic(net, cut, 2.0) + cut.tokens * 2.0 * 4.0 * cut.shared
-        after = rule_time(net, cut, 2.0, 0.0, 2.0 * seq, bandwidth, 989e12)[0]
-        steps = after - rule_time(net, cut, 2.0, 0.0, float(seq), bandwidth, 989e12)[0]
-        seconds = moved / reached_bandwidth(bandwidth) + steps
-        assert seconds * 1e3 == pytest.approx(milliseconds, rel=0.22)
+        after = seconds(net, cut, 2.0, 0.0, 2.0 * seq, bandwidth, 989e12)[0]
+        steps = after - seconds(net, cut, 2.0, 0.0, float(seq), bandwidth, 989e12)[0]
+        expected = moved / reached_bandwidth(bandwidth) + steps
+        assert expected * 1e3 == pytest.approx(milliseconds, rel=0.22)
 
     def test_few_heads_leave_the_steps_from_chunk_to_chunk(self) -> None:
-        one = rule_time(NEXT, next_cut(), 2.0, NONE, np.array([8192.0]), 3.35e12, 989e12)
-        many = rule_time(NEXT, next_cut(t=16), 2.0, NONE, np.array([8192.0]), 3.35e12, 989e12)
+        one = seconds(NEXT, next_cut(), 2.0, NONE, np.array([8192.0]), 3.35e12, 989e12)
+        many = seconds(NEXT, next_cut(t=16), 2.0, NONE, np.array([8192.0]), 3.35e12, 989e12)
         steps = 1.1e-6 * 128
         assert many[0] - steps == pytest.approx((one[0] - steps) / 16)
         assert many[1] - 2 * steps == pytest.approx((one[1] - 2 * steps) / 16)
@@ -252,13 +264,13 @@ class TestTime:
 
     def test_graphs_hold_it_as_attention(self) -> None:
         layer = delta_model(4, 4).layers[0]
-        assert dense_launches(layer, 4096, False) == pytest.approx((21 + 5) / 12)
-        assert dense_launches(layer, 4096, True) == pytest.approx((28 + 14) / 38)
+        assert launches(layer, 4096, False) == pytest.approx((21 + 5) / 12)
+        assert launches(layer, 4096, True) == pytest.approx((28 + 14) / 38)
         mask = 1 << CUDA_GRAPH_MODULES.index("attn")
         keys = ConfigTable.of(
             [ParallelConfig(dp=16, cuda_graph_impl=CudaGraphs.TRANSFORMER_ENGINE, cuda_graph_modules=mask)]
         )
-        capture = capture_of(layer, keys)
+        capture = capture_of(model_operations(layer, 2048), keys)
         assert capture is not None
         assert float(capture.module["attn"][0]) == 1.0
         assert float(capture.module["mamba"][0]) == 0.0

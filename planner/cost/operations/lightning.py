@@ -2,8 +2,8 @@
 
 Qin et al. 2024, arXiv 2405.17381, as transformers 5.23 runs it (models/minimax/modular_minimax.py
 MiniMaxLightningAttention): block after block in products and single operations, no kernel of its own. Checked against
-what PyTorch dispatches (tests/cost/test_mixers.py). Left out: the projections, which are products like others; what
-is kept of operands copied where a micro-batch has several sequences.
+what PyTorch dispatches (tests/cost/operations/test_mixers.py). Left out: the projections, which are products like
+others; what is kept of operands copied where a micro-batch has several sequences.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from planner.cost.eager import norm_bytes
-from planner.cost.flops import scan_flops
-from planner.cost.mixers.state_space import PRODUCT_SHARE, Cut, Quantity, reached_bandwidth
+from planner.cost.operations.norms import norm_bytes
+from planner.cost.operations.operation import Operation, Run, Weights
+from planner.cost.operations.state_space import (
+    PRODUCT_SHARE,
+    Cut,
+    Quantity,
+    Scan,
+    flops,
+    reached_bandwidth,
+    scan_operations,
+)
 from planner.spec.layer import NormKind
 from planner.spec.mixers import LightningAttention
 
@@ -33,7 +41,7 @@ class Passes(NamedTuple):
 # projections joined 6, gate 9. Compiled, sums and copies are taken as one kernel with the norm or SiLU; not measured.
 EAGER: Final = (Passes(30.0, 5.0, 7.0), Passes(50.0, 7.0, 9.0))
 FUSED: Final = (Passes(22.0, 5.0, 5.0), Passes(36.0, 7.0, 8.0))
-# Passes of a fused norm; of single operations see `eager.norm_bytes`.
+# Passes of a fused norm; of single operations see `norms.norm_bytes`.
 FUSED_NORM: Final = (2.0, 4.0)
 # Backward, autograd lays the gradient of every block's q, k and v into zeros as long as the sequence and sums those.
 SLICES: Final = 12.0
@@ -41,6 +49,14 @@ SLICES: Final = 12.0
 COPIES: Final = (12.0, 4.0)
 # Forward launches of every block, and of the layer around them.
 LAUNCHES: Final = {True: (13.0, 25.0), False: (9.0, 8.0)}
+
+
+def operations(s: LightningAttention, run: Run, beside: bool) -> tuple[Operation, ...]:
+    """Lightning attention, which has a norm alone (transformers, models/minimax)."""
+    norm = Weights(column_row=s.inner * s.norm)
+    return scan_operations(
+        s, run, beside, Scan(flops, kept_parts, working_bytes, launches, norm, int(s.norm))
+    )
 
 
 def launches(s: LightningAttention, seq: float, single: bool) -> float:
@@ -72,13 +88,13 @@ def traffic(
     return ahead, back
 
 
-def block_time(
+def seconds(
     s: LightningAttention, c: Cut, act: float, interleaved: Quantity, seq: Quantity, bandwidth: float, peak: float,
     fused: bool,
 ) -> tuple[Quantity, Quantity]:  # fmt: skip
     """Forward and backward seconds, of which the longer of traffic and products, twice as many backward [s]."""
     rate = reached_bandwidth(bandwidth)
-    work = scan_flops(s, c.tokens) * c.heads / s.heads / (PRODUCT_SHARE * peak)
+    work = flops(s, c.tokens) * c.heads / s.heads / (PRODUCT_SHARE * peak)
     ahead, back = traffic(s, c, act, interleaved, seq, fused)
     return np.maximum(ahead / rate, work), np.maximum(back / rate, 2.0 * work)
 

@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.device.graphs import dense_launches
-from planner.cost.flops import layer_gemms, model_flops, scan_flops
+from planner.cost.flops import model_flops
 from planner.cost.layer_memory import layer_parts
-from planner.cost.memory.activations import layer_activations
 from planner.cost.messages.sizes import tensor_parallel_regions
 from planner.cost.mfu import causal_half_flops_per_token
-from planner.cost.mixers.state_space import (
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.state_space import (
     SCAN_SLOWDOWN,
     backward_traffic,
     cut_of,
     exchanged_bytes,
     forward_traffic,
     kept_parts,
-    scan_time,
+    seconds,
     working_bytes,
+)
+from planner.cost.operations.state_space import (
+    flops as scan_flops,
 )
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import UnsupportedError
@@ -40,7 +42,16 @@ from planner.spec.mixers import StateSpace
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
-from tests.problems import costs, hybrid_model, layer_of, moe_model, problem
+from tests.problems import (
+    costs,
+    hybrid_model,
+    launches,
+    layer_activations,
+    layer_of,
+    moe_model,
+    operations,
+    problem,
+)
 
 SMALL = StateSpace(16, 8, 32, 2, conv=4, chunk=64)  # x 128, B and C 64 each
 NANO = StateSpace(64, 64, 128, 8, chunk=128)  # of Nemotron 3 Nano: x 4096, B and C 1024 each
@@ -191,7 +202,7 @@ class TestMemory:
         given = replace(given, job=replace(given.job, lora_rank=8, lora_targets=AdapterTargets.QKV))
         model, keys = costs(given), ConfigTable.of([ParallelConfig(dp=16)])
         for kind in model.kinds:
-            parts = layer_parts(given, RECIPES[Precision.BF16], kind, model.layers.shape(keys, kind))
+            parts = layer_parts(given, *operations(given, kind), model.layers.shape(keys, kind))
             assert all((part >= 0).all() for part in parts.values()), parts
 
     def test_full_recomputation_leaves_the_input(self) -> None:
@@ -228,7 +239,7 @@ class TestLatentExperts:
         for given in self.subjects():
             model = costs(given)
             shape = model.layers.shape(keys, model.kinds[1])
-            kept.append(layer_parts(given, RECIPES[Precision.BF16], model.kinds[1], shape)["moe"])
+            kept.append(layer_parts(given, *operations(given, model.kinds[1]), shape)["moe"])
         wide, narrow = kept
         assert float(wide[0] - narrow[0]) == pytest.approx(2 * rows * 1536 * (1 + outputs) - 2 * 4096 * 512)
 
@@ -253,7 +264,7 @@ class TestTime:
 
     def test_traffic_binds_and_bandwidth_helps(self) -> None:
         slow, fast = (
-            scan_time(NANO, nano_cut(), 2.0, NONE, bandwidth, 989e12) for bandwidth in (3.35e12, 4.8e12)
+            seconds(NANO, nano_cut(), 2.0, NONE, NONE, bandwidth, 989e12) for bandwidth in (3.35e12, 4.8e12)
         )
         moved = 40_960 + SCAN_SLOWDOWN * (157_312 - 40_960)
         assert float(slow[0][0]) == pytest.approx(8192 * moved / (3.35e12 * 0.74))
@@ -261,8 +272,8 @@ class TestTime:
         assert slow[1] > 2 * slow[0]  # recomputation and two gradients
 
     def test_a_weak_device_is_bound_by_products(self) -> None:
-        bound = scan_time(NANO, nano_cut(), 2.0, NONE, 3.35e12, 20e12)
-        assert bound[0] > scan_time(NANO, nano_cut(), 2.0, NONE, 3.35e12, 989e12)[0]
+        bound = seconds(NANO, nano_cut(), 2.0, NONE, NONE, 3.35e12, 20e12)
+        assert bound[0] > seconds(NANO, nano_cut(), 2.0, NONE, NONE, 3.35e12, 989e12)[0]
 
     def test_terms_of_a_mixer(self) -> None:
         cost = layer_of(
@@ -275,11 +286,9 @@ class TestTime:
 
     def test_launches_of_blocks_of_one_part(self) -> None:
         spec = hybrid_model("M*-E")
-        assert [12 * dense_launches(layer, 4096, False) for layer in spec.layers] == pytest.approx(
-            [17, 7, 5, 5]
-        )
+        assert [12 * launches(layer, 4096, False) for layer in spec.layers] == pytest.approx([17, 7, 5, 5])
         for single in (False, True):
-            assert dense_launches(moe_model().layers[0], 4096, single) == 1.0
+            assert launches(moe_model().layers[0], 4096, single) == 1.0
 
     def test_a_captured_mixer_is_not_launched(self) -> None:
         subject = problem(hybrid_model("M*"))
@@ -330,8 +339,8 @@ class TestBesideAttention:
         assert gemms == ["state_in", "state_out", "qkv", "attention_out", "mlp_fc1", "mlp_fc2"]
         assert tensor_parallel_regions(layer) == 3
         # of 12 launches 7 are attention's and 5 the MLP's; 16 of Mamba-2 without the norm that both read
-        assert dense_launches(layer, 8192, False) == pytest.approx((12 + 16) / 12)
-        assert dense_launches(layer, 8192, True) == pytest.approx((38 + 16 + 8) / 38)
+        assert launches(layer, 8192, False) == pytest.approx((12 + 16) / 12)
+        assert launches(layer, 8192, True) == pytest.approx((38 + 16 + 8) / 38)
         subject = problem(replace(hybrid_model(), layers=(layer,) * 2, hidden=5120), stack="deepspeed-2025")
         plain = (
             replace(layer, attention=None),

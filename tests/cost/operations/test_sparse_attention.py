@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.flops import chosen_pairs, layer_gemms, model_flops, taught_pairs
-from planner.cost.memory.activations import layer_activations
+from planner.cost.flops import model_flops
 from planner.cost.mfu import causal_half_flops_per_token
-from planner.cost.mixers.sparse_attention import (
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.pairs import chosen_pairs, taught_pairs
+from planner.cost.operations.sparse import (
     DENSE_KEPT,
     Device,
     Sight,
@@ -36,7 +37,15 @@ from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import SparseKernel
-from tests.problems import cluster, costs, layer_of, problem, sparse_model, work_of_attention
+from tests.problems import (
+    cluster,
+    costs,
+    layer_activations,
+    layer_of,
+    problem,
+    sparse_model,
+    work_of_attention,
+)
 
 GLM = load_model("glm-5")
 V32, V3 = load_model("deepseek-v3.2"), load_model("deepseek-v3")
@@ -177,12 +186,12 @@ class TestTime:
         a = core_of(V32)
         x = a.indexer
         assert x is not None
-        alone = score_time(x, seen(a, 32768.0), H200)
-        packed = score_time(x, seen(a, 32768.0, c=8.0, packed=True), H200)
-        divided = score_time(x, seen(a, 32768.0, c=8.0), H200)
+        alone = score_time(a, x, seen(a, 32768.0), H200)
+        packed = score_time(a, x, seen(a, 32768.0, c=8.0, packed=True), H200)
+        divided = score_time(a, x, seen(a, 32768.0, c=8.0), H200)
         assert packed == pytest.approx(alone / 8)
         assert divided > 10 * packed
-        tilelang = score_time(x, seen(a, 32768.0, c=8.0), replace(H200, kernel=SparseKernel.TILELANG))
+        tilelang = score_time(a, x, seen(a, 32768.0, c=8.0), replace(H200, kernel=SparseKernel.TILELANG))
         assert packed < tilelang < divided / 5
 
     def test_loss_over_all_pairs_costs_more_than_over_chosen_ones(self) -> None:
@@ -384,4 +393,4 @@ def test_columns_equal_rows() -> None:
     for row in range(3):
         one = sight_of(a, 1.0, 8192.0, float(t[row]), float(c[row]), False)
         assert core_time(a, table, H200)[1][row] == pytest.approx(core_time(a, one, H200)[1])
-        assert score_time(x, table, H200)[row] == pytest.approx(float(score_time(x, one, H200)))
+        assert score_time(SMALL, x, table, H200)[row] == pytest.approx(float(score_time(SMALL, x, one, H200)))

@@ -7,17 +7,18 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.flops import gemm_flops, layer_gemms
-from planner.cost.mixers.delta_rule import (
+from planner.cost.operations.delta_net import (
     backward_traffic,
     forward_traffic,
     kept_parts,
     products,
-    rule_time,
     rule_traffic,
+    seconds,
     working_bytes,
 )
-from planner.cost.mixers.state_space import cut_of, reached_bandwidth
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import gemm_flops
+from planner.cost.operations.state_space import cut_of, reached_bandwidth
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.report.words import text_of
@@ -29,7 +30,7 @@ from planner.spec.hf import read_hf_config
 from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import DeltaNet
-from tests.cost.mixers.test_delta_rule import matrix
+from tests.cost.operations.test_delta_rule import matrix
 from tests.problems import costs, delta_model, problem
 
 SMALL = DeltaNet(8, 16, 32, 2, channel_decay=True, gate_rank=24)  # values 128, keys 64, of all heads 256
@@ -140,16 +141,16 @@ class TestTime:
         net = DeltaNet(heads, 128, 128, heads, channel_decay=True)
         here = cut(net, float(batch * seq))
         moved = rule_traffic(net, here, 2.0) + here.tokens * 2.0 * 4.0 * here.shared
-        one, two = (rule_time(net, here, 2.0, 0.0, n * float(seq), bandwidth, 989e12)[0] for n in (1, 2))
-        seconds = moved / reached_bandwidth(bandwidth) + two - one
-        assert 0.75 * milliseconds < seconds * 1e3 < milliseconds
+        one, two = (seconds(net, here, 2.0, 0.0, n * float(seq), bandwidth, 989e12)[0] for n in (1, 2))
+        expected = moved / reached_bandwidth(bandwidth) + two - one
+        assert 0.75 * milliseconds < expected * 1e3 < milliseconds
 
     def test_decays_one_operation_at_a_time_are_most_of_the_traffic_they_cost(self) -> None:
         here = cut(tokens=4096.0)
         for traffic, more in ((forward_traffic, 66.0), (backward_traffic, 66.0)):
             apart = traffic(KIMI, here, 2.0, 0.0, False) - traffic(KIMI, here, 2.0, 0.0, True)
             assert apart == 4096 * more * 4096
-        fused, eager = (rule_time(KIMI, here, 2.0, 0.0, 4096.0, 3.35e12, 989e12, f) for f in (True, False))
+        fused, eager = (seconds(KIMI, here, 2.0, 0.0, 4096.0, 3.35e12, 989e12, f) for f in (True, False))
         assert eager[0] > 1.3 * fused[0]
 
     def test_a_decay_of_heads_is_costed_as_before(self) -> None:

@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.flops import (
-    compressed_pairs,
-    gemm_flops,
-    layer_gemms,
-    model_flops,
-    scored_pairs,
-    seen_pairs,
-    taught_pairs,
-)
-from planner.cost.mixers.sparse_attention import core_flops, sight_of
+from planner.cost.flops import model_flops
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.operation import gemm_flops
+from planner.cost.operations.pairs import compressed_pairs, scored_pairs, seen_pairs, taught_pairs
+from planner.cost.operations.sparse import core_flops, sight_of
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.device.graphs import dense_launches
-from planner.cost.flops import model_flops, scan_flops
-from planner.cost.mixers import lightning, short_convolution
-from planner.cost.mixers.delta_rule import EAGER_DECAY
-from planner.cost.mixers.state_space import cut_of, reached_bandwidth
+from planner.cost.flops import model_flops
+from planner.cost.operations import lightning, short_convolution
+from planner.cost.operations.delta_net import EAGER_DECAY
+from planner.cost.operations.state_space import cut_of, reached_bandwidth
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, UnsupportedError
 from planner.space.framework_rules import rules_for
@@ -25,7 +24,7 @@ from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec
-from tests.problems import costs, dense_model, problem
+from tests.problems import costs, dense_model, launches, problem
 
 TEXT = LightningAttention(64, 128, 128, 64)  # of MiniMax-Text-01
 SMALL = LightningAttention(4, 32, 32, 4, chunk=16)
@@ -61,10 +60,10 @@ class TestLightning:
     def test_work_of_a_block_product_by_product(self) -> None:
         q, d = 256, 128
         block = 2 * (q * d * q + q * q * d + q * d * d + d * q * d)  # Q K^T, with V, with the state, K^T V
-        assert scan_flops(TEXT, 1) * q == 64 * block
-        assert model_flops(load_model("minimax-text-01"), 1, 8192).forward_scan == 70 * 8192 * scan_flops(
-            TEXT, 1
-        )
+        assert lightning.flops(TEXT, 1) * q == 64 * block
+        assert model_flops(
+            load_model("minimax-text-01"), 1, 8192
+        ).forward_scan == 70 * 8192 * lightning.flops(TEXT, 1)
 
     def test_traffic_of_single_operations_by_hand(self) -> None:
         cut = cut_of(SMALL, 256.0, 1.0, 1.0)
@@ -83,8 +82,8 @@ class TestLightning:
 
     def test_every_block_is_launched(self) -> None:
         layer = Layer(None, None, None, 1, state_space=TEXT)
-        assert dense_launches(layer, 8192, True) == pytest.approx((13 * 32 + 25) / 38)
-        assert dense_launches(layer, 8192, False) == pytest.approx((9 * 32 + 8) / 12)
+        assert launches(layer, 8192, True) == pytest.approx((13 * 32 + 25) / 38)
+        assert launches(layer, 8192, False) == pytest.approx((9 * 32 + 8) / 12)
         short, long = (seconds("deepspeed-2025", TEXT, n)[2] for n in (4096, 8192))
         assert long - short == pytest.approx(
             13 * 16 / 38 * 1.6e-3
@@ -131,13 +130,13 @@ class TestShortConvolution:
         cut = cut_of(LFM, 1.0, 1.0, 1.0)
         rate = reached_bandwidth(3.35e12)
         for fused, several, back in ((True, 1, 15), (False, 0, 21), (False, 1, 27)):
-            found = short_convolution.convolution_time(cut, 2.0, several, 3.35e12, fused)
+            found = short_convolution.seconds(LFM, cut, 2.0, several, 4096.0, 3.35e12, 989e12, fused)
             assert found == pytest.approx((2 * 8 * 2048 / rate, 2 * back * 2048 / rate))
-        assert short_convolution.kept_parts(cut, 2.0, 2.0) == {
+        assert short_convolution.kept_parts(LFM, cut, 2.0, 2.0) == {
             "state_space": 10 * 2048,
             "state_out": 2 * 2048,
         }
-        assert scan_flops(LFM, 1) == 2 * 3 * 2048
+        assert short_convolution.flops(LFM, 1) == 2 * 3 * 2048
 
     def test_a_layer_costs_less_than_attention_over_long_sequences(self) -> None:
         given = problem(mixed(LFM), "1x1 h100", seq_len=32768, global_batch=1, stack="fsdp1-2023")
@@ -176,9 +175,8 @@ def test_what_pytorch_dispatches(sequences: int) -> None:
     minimax = pytest.importorskip("transformers.models.minimax.modeling_minimax")
     kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
     lfm2 = pytest.importorskip("transformers.models.lfm2.modeling_lfm2")
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     from tests.cost.test_eager import VIEWS
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counted(TorchDispatchMode):  # type: ignore[misc]
         bytes, launches = 0, 0

@@ -8,8 +8,8 @@ ahead, here they are counted behind, where recomputation does not repeat them ei
 has no loss. DeepSeek-V4's attention to a window and compressed keys is taken to run on the same kernels, over its one
 key, though on Megatron-LM's dev branch it has some of its own.
 
-Left out: blocks of keys (`block_attention.py`), projections (`cost/flops.py`), the Hadamard rotation, launches, and
-what ranks exchange.
+Left out: blocks of keys (`sparse_blocks.py`), projections of queries and keys (`latent.py`, `compressed.py`), the
+Hadamard rotation, launches, and what ranks exchange.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.cost.cut import LayerShape
 from planner.cost.device.kernels import FP32_SHARE
-from planner.cost.flops import (
-    compressed_keys,
-    scored_keys,
-    scored_pairs,
-    seen_pairs,
-    taught_pairs,
+from planner.cost.operations import pairs
+from planner.cost.operations.operation import (
+    Amount,
+    Gemm,
+    Operation,
+    Run,
+    Shard,
+    Weights,
+    gemm_flops,
+    product,
 )
 from planner.spec.attention import Attention
 from planner.spec.indexer import Indexer, IndexerLoss
@@ -98,18 +103,86 @@ class Sight:
 
 def sight_of(a: Attention, batch: Quantity, seq: Quantity, t: Quantity, c: Quantity, packed: bool) -> Sight:
     """The share of one of t x c ranks: heads dealt over t, queries evenly over c, keys gathered from all of c."""
-    each, keys = batch / c, seq + compressed_keys(a, seq)
+    each, keys = batch / c, seq + pairs.compressed_keys(a, seq)
     return Sight(
         queries=each * seq,
         keys=keys,
         gathered=batch * keys,
-        scored=scored_keys(a, seq),
-        chosen=each * seen_pairs(a, seq),
-        causal=each * scored_pairs(a, seq),
-        taught=each * taught_pairs(a, seq),
+        scored=pairs.scored_keys(a, seq),
+        chosen=each * pairs.seen_pairs(a, seq),
+        causal=each * pairs.scored_pairs(a, seq),
+        taught=each * pairs.taught_pairs(a, seq),
         heads=a.heads / t,
         local=np.where(np.asarray(c) > 1, float(packed), 1.0),
     )
+
+
+def whole_sight(a: Attention, x: LayerShape) -> Sight:
+    """The same of the whole sequences that memory must hold."""
+    return sight_of(a, x.tokens * x.c / x.seq_kv, x.seq_kv, x.t, x.c, packed=False)
+
+
+def kernel_of(run: Run) -> SparseKernel:
+    """The stack's kernels."""
+    return run.kernels.sparse_attention or SparseKernel.NONE
+
+
+def index_operations(a: Attention, products: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """An indexer's products, and the scores that it makes of them and learns from."""
+
+    def learning(batch: Quantity, seq: Quantity) -> Quantity:
+        projections = sum(gemm_flops(op.product, seq) for op in products if op.product)
+        return batch * pairs.indexer_backward_flops(a, projections, seq)
+
+    scores = Operation(
+        "indexer", flops=lambda batch, seq: pairs.indexer_flops(a, batch * seq * pairs.scored_keys(a, seq)),
+        flops_back=learning,
+    )  # fmt: skip
+    return (*products, scores)
+
+
+def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
+    """An indexer of single keys, which no gradient of the model passes: products to queries, to the key, of compressed
+    keys with their gates, and to a weight for every head; norms of the key, and biases of gates.
+
+    Every tensor-parallel rank does them for all tokens and has them whole (Megatron-Core,
+    experimental_attention_variant/dsa.py DSAIndexer.forward_before_topk gathers what sequence parallelism shards).
+    """
+    x, c, h = a.indexer, a.compression, run.hidden
+    if x is None or x.shared:
+        return ()
+    keys = 1 if c is None else 2 * c.series
+    more = (
+        2 * x.head_dim + 2 * (h + x.heads) * x.scaled if c is None else x.head_dim * (c.series * c.rate + 1)
+    )
+
+    def projection(name: str, inputs: int, outputs: int, more: int = 0, tensors: int = 0) -> Operation:
+        gemm = Gemm(name, inputs, outputs, Shard.REPEATED, detached=True, frozen=not x.trained)
+        return product(gemm, "indexer", False, Weights(replicated=more), tensors)
+
+    products = (
+        projection("index_q", a.q_lora_rank or h, x.heads * x.head_dim),
+        projection("index_k", h, keys * x.head_dim, more, 3 if c else 2 + 4 * x.scaled),
+        projection("index_weights", h, x.heads),
+    )
+    return index_operations(a, products)
+
+
+def held(a: Attention, run: Run) -> tuple[dict[str, Amount], Amount]:
+    """What attention over one key keeps, by part, and has alive in its backward pass."""
+    kernel = kernel_of(run)
+
+    def part(name: str) -> Amount:
+        def kept(x: LayerShape) -> Quantity:
+            gathered = np.where(x.sequence_split > 1, x.tokens * (run.hidden + a.q_lora_rank), 0.0)
+            return kept_parts(a, whole_sight(a, x), kernel, run.act, gathered)[name]
+
+        return kept
+
+    def alive(x: LayerShape) -> Quantity:
+        return run.act * run.stream(x) + working_bytes(a, whole_sight(a, x), kernel, run.act)
+
+    return {"mla_up_proj": part("mla_up_proj"), "core_attn": part("core_attn")}, alive
 
 
 def padded(heads: Quantity, least: float) -> Quantity:
@@ -210,7 +283,7 @@ def index_time(x: Indexer, see: Sight, on: Device) -> tuple[Quantity, Quantity]:
     return narrow + top_k, wide + top_k
 
 
-def score_time(x: Indexer, see: Sight, on: Device) -> Quantity:
+def score_time(a: Attention, x: Indexer, see: Sight, on: Device) -> Quantity:
     """The same as the stack's kernels do it [s].
 
     PyTorch scores in 32 bits; so does the cuDNN backend for ranks of context parallelism whose texts are not packed.

@@ -8,11 +8,14 @@ transformers hands norm and output product to the same function, which keeps 2 i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from planner.cost.cut import LayerShape
+from planner.cost.operations.operation import Amount, Gemm, Operation, Run, Shard, Weights, product
 from planner.spec.mixers import StateSpace
 
 Quantity = Any  # a float or a float64 column: the same text serves both
@@ -50,9 +53,29 @@ class Cut:
     shared: Quantity
 
 
-def launches(s: StateSpace, single: bool) -> float:
+def operations(s: StateSpace, run: Run, beside: bool) -> tuple[Operation, ...]:
+    """A Mamba-2 mixer; `beside` attention, whose norm it shares."""
+    scalars = Weights(column_row=3 * s.scalars * s.heads + s.inner * s.norm)
+    return scan_operations(
+        s, run, beside, Scan(flops, kept_parts, working_bytes, launches, scalars, 3 + s.norm, "mamba")
+    )
+
+
+def launches(s: StateSpace, seq: float, single: bool) -> float:
     """Forward launches of a layer; `single`: with the norm before it operation by operation [1]."""
     return LAUNCHES - (not s.norm) + NORM_LAUNCHES * single
+
+
+def flops(s: StateSpace, tokens: Quantity) -> Quantity:
+    """Forward FLOPs of a state space between its projections [FLOP].
+
+    Convolution 2 w (x + 2 g n), and the scan in chunks of q: C B^T 2 q g n, its product with x 2 q x, states of the
+    chunks and what they add to the output, 2 n x each; per token, x = heads x head_dim. Dao and Gu 2024, arXiv
+    2405.21060, section 6, as state-spaces/mamba ops/triton/ssd_combined.py has it; the whole square of a chunk is
+    counted.
+    """
+    pairs = 2 * s.chunk * (s.groups * s.state + s.inner)
+    return tokens * (2 * s.conv * s.conv_width + pairs + 4 * s.state * s.inner)
 
 
 def reached_bandwidth(bandwidth: float) -> float:
@@ -68,6 +91,49 @@ def cut_of(s: StateSpace, tokens: Quantity, t: Quantity, c: Quantity) -> Cut:
     heads = s.heads / (t * c)
     groups = np.maximum(s.groups / (t * c), 1.0)
     return Cut(tokens * c, heads, groups, heads * s.head_dim, groups * s.state)
+
+
+class Scan(NamedTuple):
+    """What one kind does between its projections: FLOPs of tokens, bytes kept by part and alive in the backward pass,
+    forward launches, parameters of heads and norms and their tensors, the module of CUDA graphs that holds it."""
+
+    flops: Callable[[Any, Quantity], Quantity]
+    kept_parts: Callable[[Any, Cut, float, float, bool], dict[str, Quantity]]
+    working_bytes: Callable[[Any, Cut, float], Quantity]
+    launches: Callable[[Any, float, bool], float]
+    weights: Weights
+    tensors: int
+    graph: str = "attn"
+
+
+def scan_operations(
+    s: StateSpace, run: Run, beside: bool, scan: Scan, gates: tuple[Operation, ...] = ()
+) -> tuple[Operation, ...]:
+    """A mixer of any kind: projection of the input, `gates` through a low rank, convolution and scan, projection of the
+    output. All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py)."""
+    act, single, width = run.act, run.kernels.single_operations, s.in_width - s.ranked_width
+    biases = Weights(column_row=s.in_width * s.bias)
+    convolution = Weights(column_row=s.conv_width * (s.conv + s.conv_bias))
+
+    def cut(x: LayerShape) -> Cut:
+        return cut_of(s, x.tokens, x.t, x.c)
+
+    def kept(part: str) -> Amount:
+        return lambda x: scan.kept_parts(s, cut(x), act, run.saved, not single).get(part, 0.0 * x.tokens)
+
+    return (
+        product(Gemm("state_in", run.hidden, width, Shard.COLUMN), s.kind, more=biases),
+        *gates,
+        Operation(
+            "scan", s.kind, weights=convolution + scan.weights, graph=scan.graph,
+            tensors=(s.conv > 0) * (1 + s.conv_bias) + scan.tensors,
+            flops=lambda batch, seq: scan.flops(s, batch * seq),
+            kept={part: kept(part) for part in ("state_space", "state_out")},
+            alive_late=lambda x: act * run.stream(x) + scan.working_bytes(s, cut(x), act),
+            launches=scan.launches(s, run.seq, single) - (1.0 + NORM_LAUNCHES * single) * beside,
+        ),
+        product(Gemm("state_out", s.inner, run.hidden, Shard.ROW), s.kind, s.bias),
+    )  # fmt: skip
 
 
 def forward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> tuple[Quantity, Quantity]:
@@ -104,34 +170,35 @@ def backward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -
 def products(s: StateSpace, c: Cut) -> tuple[Quantity, Quantity]:
     """FLOPs of the scan's products, forward and backward [FLOP].
 
-    Forward 4 i N + 2 q i + 2 q n, see `cost.flops.scan_flops`; backward 10 i N + 6 q i + 6 q n: two for each, and
+    Forward 4 i N + 2 q i + 2 q n, see `flops`; backward 10 i N + 6 q i + 6 q n: two for each, and
     states, C B^T and gradients of decays.
     """
     each, pairs = 2.0 * c.inner * s.state, 2.0 * s.chunk * (c.inner + c.shared)
     return c.tokens * (2.0 * each + pairs), c.tokens * (5.0 * each + 3.0 * pairs)
 
 
-def scan_time(
-    s: StateSpace, c: Cut, act: float, interleaved: Quantity, bandwidth: float, peak: float
-) -> tuple[Quantity, Quantity]:
+def seconds(
+    s: StateSpace, c: Cut, act: float, interleaved: Quantity, seq: Quantity, bandwidth: float, peak: float,
+    fused: bool = True,
+) -> tuple[Quantity, Quantity]:  # fmt: skip
     """Forward and backward seconds of convolution, norm and scan, of which the longer of traffic and products [s].
 
     No timing of the whole scan ships: see `SCAN_SLOWDOWN`.
     """
     rate = reached_bandwidth(bandwidth)
 
-    def seconds(moved: tuple[Quantity, Quantity], work: Quantity) -> Quantity:
+    def longer(moved: tuple[Quantity, Quantity], work: Quantity) -> Quantity:
         scan = np.maximum(SCAN_SLOWDOWN * moved[1] / rate, work / (PRODUCT_SHARE * peak))
         return moved[0] / rate + scan
 
     forward, backward = products(s, c)
     return (
-        seconds(forward_traffic(s, c, act, interleaved), forward),
-        seconds(backward_traffic(s, c, act, interleaved), backward),
+        longer(forward_traffic(s, c, act, interleaved), forward),
+        longer(backward_traffic(s, c, act, interleaved), backward),
     )
 
 
-def kept_parts(s: StateSpace, c: Cut, act: float, saved: float) -> dict[str, Quantity]:
+def kept_parts(s: StateSpace, c: Cut, act: float, saved: float, fused: bool = True) -> dict[str, Quantity]:
     """Bytes that a state space keeps for its backward pass, by part; `saved` bytes a value of the last product's input.
 
     The input projection's outputs (2 i + 2 n + heads), the scan's output before its gate, the gated one that the norm

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from planner.cost.device.updates import attention_tensors
-from planner.cost.flops import layer_gemms
-from planner.cost.memory.activations import layer_activations
+from planner.cost.device.updates import layer_tensors
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, UnsupportedError
 from planner.frameworks.details import Details
@@ -21,7 +20,7 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from tests.problems import costs, problem, work_of_attention
+from tests.problems import costs, layer_activations, problem, work_of_attention
 
 SMALL: dict[str, Any] = {
     "model_type": "dots3_note", "vocab_size": 1280, "hidden_size": 256, "num_hidden_layers": 8,
@@ -136,8 +135,7 @@ class TestWork:
                 for y in (layer, plain)
             )
             assert more["mla_streams"] - less["mla_streams"] == pytest.approx(2 * x.tokens * 64)
-            assert plain.attention is not None
-            assert attention_tensors(a) - attention_tensors(plain.attention) == 1
+            assert layer_tensors(layer, 256)[1] - layer_tensors(plain, 256)[1] == 1
 
 
 class TestWhoRunsIt:

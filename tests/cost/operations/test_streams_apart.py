@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from planner.cost.device.updates import layer_tensors
-from planner.cost.flops import layer_gemms
-from planner.cost.memory.activations import layer_activations
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details
@@ -21,7 +20,7 @@ from planner.spec.hf import read_hf_config
 from planner.spec.layer import Layer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from tests.problems import costs, problem
+from tests.problems import costs, layer_activations, problem
 
 SMALL: dict[str, Any] = {
     "model_type": "hy_v4", "vocab_size": 1280, "hidden_size": 256, "num_hidden_layers": 7, "intermediate_size": 512,
@@ -73,13 +72,13 @@ class TestWork:
         mixed = replace(layer, streams_apart=False)
         weigh = [[g.out_features for g in layer_gemms(y, 256) if g.name == "streams"] for y in (layer, mixed)]
         assert weigh == [[8, 8], [24, 24]]
-        assert layer_tensors(mixed)[1] - layer_tensors(layer)[1] == 2  # a scale of each branch
+        assert layer_tensors(mixed, 256)[1] - layer_tensors(layer, 256)[1] == 2  # a scale of each branch
 
     def test_a_gate_and_sinks_are_tensors(self) -> None:
         layer = read().layers[0]
         assert layer.attention is not None
         plain = replace(layer, attention=replace(layer.attention, output_gate=False, sinks=False))
-        assert layer_tensors(layer)[1] - layer_tensors(plain)[1] == 2
+        assert layer_tensors(layer, 256)[1] - layer_tensors(plain, 256)[1] == 2
 
     def test_sparse_attention_keeps_its_gate_and_what_it_multiplies(self) -> None:
         """Bytes a token of 64 heads of 256 values, 2 each: the gate, and the output before it."""

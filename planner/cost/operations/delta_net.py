@@ -16,8 +16,16 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.flops import delta_flops
-from planner.cost.mixers.state_space import NORM_LAUNCHES, PRODUCT_SHARE, Cut, Quantity, reached_bandwidth
+from planner.cost.operations.operation import Gemm, Operation, Run, Shard, Weights, product
+from planner.cost.operations.state_space import (
+    NORM_LAUNCHES,
+    PRODUCT_SHARE,
+    Cut,
+    Quantity,
+    Scan,
+    reached_bandwidth,
+    scan_operations,
+)
 from planner.spec.mixers import DeltaNet
 
 # Seconds from one chunk of a sequence to the next in the kernel that carries the state along, which no number of heads
@@ -37,7 +45,37 @@ FUSED_DECAY: Final = (6.0, 22.0, 2.0)
 EAGER_DECAY: Final = (72.0, 88.0, 21.0)
 
 
-def launches(s: DeltaNet, single: bool) -> float:
+def operations(s: DeltaNet, run: Run, beside: bool) -> tuple[Operation, ...]:
+    """A gated delta net: no skip, and one norm that its heads share (Megatron-Core, ssm/gated_delta_net/common.py);
+    projections down to a low rank are whole."""
+    scalars = Weights(column_row=s.scalars * s.heads, replicated=s.head_dim)
+    gates = (
+        product(Gemm("gate_down", run.hidden, s.ranks, Shard.NONE), s.kind),
+        product(Gemm("gate_up", s.gate_rank, s.ranked_width, Shard.COLUMN), s.kind),
+    )
+    scan = Scan(flops, kept_parts, working_bytes, launches, scalars, 3)
+    return scan_operations(s, run, beside, scan, gates)
+
+
+def delta_flops(heads: Quantity, key: int, value: int, chunk: int) -> Quantity:
+    """Forward FLOPs of the gated delta rule in chunks of q tokens, per token [FLOP].
+
+    Per head of values, keys K and values V wide: K K^T 2 q K; the inverse of a unit lower triangle (q - 1) (q - 2) / 3;
+    w and u, its products with keys and values, 2 q (K + V); what the state holds of w, its update and the output's part
+    of it, 2 K V each; Q K^T 2 q K, and its product with the new values 2 q V. In all 6 K V + q (6 K + 4 V) and the
+    inverse. Yang et al. 2024, arXiv 2406.06484, section 3.2, with the decay of arXiv 2412.06464, section 3.3, as
+    fla-org/flash-linear-attention@bc3b101 ops/gated_delta_rule/chunk.py has it, and ops/kda/chunk_fwd.py with a decay
+    of every channel; the whole square of a chunk is counted.
+    """
+    return heads * (6 * key * value + chunk * (6 * key + 4 * value) + (chunk - 1) * (chunk - 2) // 3)
+
+
+def flops(s: DeltaNet, tokens: Quantity) -> Quantity:
+    """Forward FLOPs of convolution and rule [FLOP]."""
+    return tokens * (2 * s.conv * s.conv_width + delta_flops(s.heads, s.state, s.head_dim, s.chunk))
+
+
+def launches(s: DeltaNet, seq: float, single: bool) -> float:
     """Forward launches of a layer; `single`: with norms and decays of channels operation by operation [1].
 
     Norm and input product, convolution, copies of q and k, of v and of the gate, l2 norm, two repeats, decay, write
@@ -112,7 +150,7 @@ def backward_traffic(s: DeltaNet, c: Cut, act: float, interleaved: Quantity, fus
 def products(s: DeltaNet, c: Cut) -> tuple[Quantity, Quantity]:
     """FLOPs of the rule's products, forward and backward [FLOP].
 
-    Forward `flops.delta_flops`. Backward, per token and head of values: w, u and the states again 2 q (K + V) + 4 K V;
+    Forward `delta_flops`. Backward, per token and head of values: w, u and the states again 2 q (K + V) + 4 K V;
     gradients of the new values 2 q (K + V), of the states 6 K V, of q, k and w 6 K V + q (6 K + 2 V), through the
     inverse q (10 K + 4 V) + 4 q^2. In all 16 K V + q (20 K + 10 V) + 4 q^2; 6 q K less with a decay of every channel,
     whose kernels keep Q K^T and make no K K^T again.
@@ -123,7 +161,7 @@ def products(s: DeltaNet, c: Cut) -> tuple[Quantity, Quantity]:
     return c.tokens * forward, c.tokens * c.heads * (16 * s.state * s.head_dim + pairs)
 
 
-def rule_time(
+def seconds(
     s: DeltaNet, c: Cut, act: float, interleaved: Quantity, seq: Quantity, bandwidth: float, peak: float,
     fused: bool = True,
 ) -> tuple[Quantity, Quantity]:  # fmt: skip

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from planner.cost.device.updates import trained_tensors
-from planner.cost.flops import layer_gemms
-from planner.cost.memory.activations import layer_activations
 from planner.cost.messages.sizes import key_value_bytes
+from planner.cost.operations.lists import layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import Details
@@ -22,7 +21,7 @@ from planner.spec.hf import read_hf_config
 from planner.spec.job import Job
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from tests.problems import costs, problem
+from tests.problems import costs, layer_activations, problem
 
 SMALL: dict[str, Any] = {
     "model_type": "mistral_large4_text", "vocab_size": 1280, "hidden_size": 256, "num_hidden_layers": 4,

@@ -3,7 +3,8 @@
 Of MiniMax Sparse Attention (arXiv 2606.13392) the indexer's scores of every key before a query, the largest of each
 block, the choice of the best blocks for every group of heads, attention to them, and the indexer's loss, whose
 gradients are made with attention's own; as kernels for training run them (MiniMax-AI/MSA@806faf8 training/msa_v1;
-flash-msa 0.1.1 on PyPI). Left out: projections (`cost/flops.py`), lists of the queries of every block, launches.
+flash-msa 0.1.1 on PyPI). Left out: projections of queries and keys (`attention.py`), lists of the queries of every
+block, launches.
 """
 
 from __future__ import annotations
@@ -12,20 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.mixers.sparse_attention import (
-    BACKWARD_SHARE,
-    DENSE_KEPT,
-    DENSE_WORKING,
-    FORWARD_SHARE,
-    FP32,
-    SCORE_SHARE,
-    TOP_K_SHARE,
-    Device,
-    Quantity,
-    Sight,
-    core_flops,
-    dense_core_time,
-)
+from planner.cost.cut import LayerShape
+from planner.cost.operations import sparse
+from planner.cost.operations.operation import Amount, Gemm, Operation, Run, Shard, Weights, product
+from planner.cost.operations.sparse import Device, Quantity, Sight
 from planner.spec.attention import Attention
 from planner.spec.indexer import Indexer
 from planner.spec.machine.accelerator import Architecture
@@ -38,20 +29,61 @@ from planner.spec.stack.kinds import SparseKernel
 BLOCK_FORWARD_SHARE: Final = {Architecture.HOPPER: 0.14, Architecture.BLACKWELL: 0.23}
 
 
+def index_width(a: Attention, x: LayerShape) -> Quantity:
+    """Values a token of the indexer's queries, dealt like the keys they choose among, and of its key [1]."""
+    index = a.indexer
+    assert index is not None
+    return (index.heads / x.t + 1.0) * index.head_dim
+
+
+def indexer(a: Attention, run: Run) -> tuple[Operation, ...]:
+    """Products to queries and to the key, without weights for heads, and norms of both without a bias (transformers
+    5.23 models/minimax_m3_vl/modeling_minimax_m3_vl.py MiniMaxM3VLIndexer)."""
+    x = a.indexer
+    assert x is not None
+    queries = Gemm(
+        "index_q", run.hidden, x.heads * x.head_dim, Shard.COLUMN, detached=True, frozen=not x.trained
+    )
+    key = Gemm("index_k", run.hidden, x.head_dim, Shard.REPEATED, detached=True, frozen=not x.trained)
+    weights = Weights(kv=queries.in_features * queries.out_features)
+    return sparse.index_operations(
+        a,
+        (
+            Operation("index_q", "indexer", queries, weights, 1),
+            product(key, "indexer", False, Weights(replicated=2 * x.head_dim), 2),
+        ),
+    )
+
+
+def held(a: Attention, run: Run) -> tuple[dict[str, Amount], Amount]:
+    """What it keeps, by part, and has alive in its backward pass."""
+    kernel = sparse.kernel_of(run)
+
+    def kept(x: LayerShape) -> tuple[Quantity, Quantity]:
+        return kept_bytes(a, sparse.whole_sight(a, x), kernel, run.act, x.kv_split)
+
+    def alive(x: LayerShape) -> Quantity:
+        return run.act * run.stream(x) + working_bytes(
+            a, sparse.whole_sight(a, x), kernel, run.act, x.kv_split
+        )
+
+    return {"qkv": lambda x: kept(x)[0], "core_attn": lambda x: kept(x)[1]}, alive
+
+
 def forward_share(on: Device) -> float:
     return on.share(BLOCK_FORWARD_SHARE)
 
 
 def backward_share(on: Device) -> float:
     """What the backward kernel reaches; unverified, nobody times one: it loses what that of single keys does [1]."""
-    return forward_share(on) * on.share(BACKWARD_SHARE) / on.share(FORWARD_SHARE)
+    return forward_share(on) * on.share(sparse.BACKWARD_SHARE) / on.share(sparse.FORWARD_SHARE)
 
 
 def core_time(a: Attention, see: Sight, on: Device) -> tuple[Quantity, Quantity]:
     """Forward and backward seconds of attention to the chosen blocks; by PyTorch of all scores, masked [s]."""
     if not on.fused:
-        return dense_core_time(a, see, on)
-    ahead, behind = core_flops(a, see.heads, see.chosen)
+        return sparse.dense_core_time(a, see, on)
+    ahead, behind = sparse.core_flops(a, see.heads, see.chosen)
     return ahead / (forward_share(on) * on.peak), behind / (backward_share(on) * on.peak)
 
 
@@ -67,13 +99,13 @@ def score_time(a: Attention, x: Indexer, see: Sight, on: Device) -> Quantity:
     in fp32, writes all scores, and reads them to mask them and for the largest.
     """
     heads = index_heads(a, x, see)
-    blocks = FP32 * heads * see.causal / x.block
+    blocks = sparse.FP32 * heads * see.causal / x.block
     if not on.fused:
         square = heads * see.queries * see.scored
-        products = 2.0 * x.head_dim * square / (SCORE_SHARE * on.fp32)
-        return products + 4.0 * FP32 * square / on.bandwidth
-    products = 2.0 * heads * x.head_dim * see.causal / (SCORE_SHARE * on.peak)
-    return np.maximum(products, blocks / on.bandwidth) + blocks / (TOP_K_SHARE * on.bandwidth)
+        products = 2.0 * x.head_dim * square / (sparse.SCORE_SHARE * on.fp32)
+        return products + 4.0 * sparse.FP32 * square / on.bandwidth
+    products = 2.0 * heads * x.head_dim * see.causal / (sparse.SCORE_SHARE * on.peak)
+    return np.maximum(products, blocks / on.bandwidth) + blocks / (sparse.TOP_K_SHARE * on.bandwidth)
 
 
 def loss_time(a: Attention, x: Indexer, see: Sight, on: Device) -> Quantity:
@@ -102,10 +134,10 @@ def kept_bytes(
     heads, rows = index_heads(a, x, see), see.queries
     width = a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split + x.head_dim
     inputs = 2.0 * act * rows * (heads + 1.0) * x.head_dim * x.trained + act * (see.gathered - rows) * width
-    chosen = 2.0 * FP32 * rows * heads * np.minimum(x.top_k // x.block, np.ceil(see.keys / x.block))
-    core = FP32 * rows * (see.heads + heads) + chosen
+    chosen = 2.0 * sparse.FP32 * rows * heads * np.minimum(x.top_k // x.block, np.ceil(see.keys / x.block))
+    core = sparse.FP32 * rows * (see.heads + heads) + chosen
     if kernel is SparseKernel.NONE:
-        core = core + DENSE_KEPT * see.heads * rows * see.keys
+        core = core + sparse.DENSE_KEPT * see.heads * rows * see.keys
     return inputs, core
 
 
@@ -116,6 +148,6 @@ def working_bytes(a: Attention, see: Sight, kernel: SparseKernel, act: float, kv
     and values in fp32. PyTorch's operations need fp32 gradients of all scores.
     """
     if kernel is SparseKernel.NONE:
-        return DENSE_WORKING * see.heads * see.queries * see.keys
-    queries = see.queries * see.heads * (act * (a.head_dim + a.v_head_dim) + FP32 * a.head_dim)
-    return queries + FP32 * see.gathered * a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split
+        return sparse.DENSE_WORKING * see.heads * see.queries * see.keys
+    queries = see.queries * see.heads * (act * (a.head_dim + a.v_head_dim) + sparse.FP32 * a.head_dim)
+    return queries + sparse.FP32 * see.gathered * a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split

@@ -7,26 +7,57 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from planner.catalog.stack_options import LIGER, with_options
-from planner.cost.eager import LAUNCHES, expert_bytes, layer_bytes, loss_bytes, norm_bytes
+from planner.cost.cut import LayerShape
+from planner.cost.device.graphs import WHOLE_LAUNCHES
+from planner.cost.operations import experts
+from planner.cost.operations.embedding_and_loss import loss_bytes
+from planner.cost.operations.lists import layer_operations
+from planner.cost.operations.norms import norm_bytes
+from planner.cost.operations.operation import Operation, Run
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Job
 from planner.spec.layer import NormKind
 from planner.spec.load_model import load_model
-from tests.problems import costs, dense_model, moe_model, problem
+from planner.spec.precision import RECIPES, Precision
+from planner.spec.stack.time import Kernels
+from tests.problems import costs, dense_model, moe_model, operations, problem
+
+SINGLE = Kernels(single_operations=True, fused_norm=False, fused_activation=False)
+ONE = LayerShape(
+    **dict.fromkeys(
+        ("tokens", "t", "kv_split", "sequence_split", "expert_tokens", "e", "et", "c", "seq_kv"), np.ones(1)
+    )
+)
 
 
-def counted(name: str = "llama-2-7b", trained: bool = True, width: float = 2.0) -> tuple[float, float]:
+def moved(
+    ops: tuple[Operation, ...], x: LayerShape
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Bytes of every operation that moves any, forward and backward."""
+    found: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+    for op in ops:
+        if op.moved and op.moved_back:
+            ahead, back = found.get(op.name, (0.0 * x.t, 0.0 * x.t))
+            found[op.name] = ahead + op.moved(x), back + op.moved_back(x)
+    return found
+
+
+def counted(
+    name: str = "llama-2-7b", trained: bool = True, precision: Precision = Precision.BF16
+) -> tuple[float, float]:
     """Bytes of a layer, forward and backward, over those of its stream: passes."""
     model = load_model(name)
-    layer, one = model.layers[0], np.ones(1)
-    assert layer.attention is not None
-    assert layer.mlp is not None
-    a, h = layer.attention, model.hidden
-    heads = (float(a.heads * a.head_dim), float(a.kv_heads * a.head_dim))
-    moved = layer_bytes(layer, model, h * one, one, *heads, 0.0, float(layer.mlp.ffn), width, trained)
-    ahead, back = (sum(float(m[i][0]) for m in moved.values()) for i in (0, 1))
-    return ahead / (width * h), back / (width * h)
+    layer = model.layers[0]
+    job = None if trained else Job(seq_len=1, global_batch=1, lora_rank=8)
+    run = Run.of_model(model, SINGLE, RECIPES[precision], job=job)
+    ahead, back = (
+        sum(float(m[i][0]) for m in moved(layer_operations(layer, run), ONE).values()) for i in (0, 1)
+    )
+    unit = run.act * model.hidden
+    return ahead / unit, back / unit
 
 
 def test_a_norm_by_hand() -> None:
@@ -61,11 +92,13 @@ def test_a_loss_by_hand() -> None:
 def test_a_loop_over_experts_by_hand() -> None:
     moe = load_model("mixtral-8x7b").layers[0].moe
     assert moe is not None
-    one = np.ones(1)
     # 16 tokens of 4 values, 2 experts each: 32 rows, of 8 experts with 6 values a row
-    found = expert_bytes(moe, 4.0, 64 * one, 32 * one, 8 * one, 6.0, 2.0)
-    assert found["moe_permute"].forward == 2 * 7 * 32 * 4
-    assert found["moe_permute"].backward == 2 * (12 * 32 * 4 + 6 * 8 * 64)
+    small, x = (
+        replace(moe, expert_ffn=6),
+        replace(ONE, tokens=np.full(1, 16.0), expert_tokens=np.full(1, 16.0)),
+    )
+    found = moved(experts.operations(small, Run(4, SINGLE)), x)
+    assert found["moe_permute"] == (2 * 7 * 32 * 4, 2 * (12 * 32 * 4 + 6 * 8 * 64))
     assert found["moe_act"] == (2 * 5 * 32 * 6, 2 * 9 * 32 * 6)
 
 
@@ -105,7 +138,7 @@ def test_fused_kernels_beside_single_operations_move_what_fused_ones_do() -> Non
         passes = costs(subject).layers.passes
         layer = subject.model.layers[0]
         shape = costs(subject).layers.shape(ConfigTable.of([ParallelConfig()]), layer)
-        found.append(passes.memory_bound(layer, shape)[0])
+        found.append(passes.memory_bound(operations(subject, layer)[1], shape)[0])
     for name in ("layernorm", "qkv", "mlp_act"):
         assert found[1][name] == found[2][name] < found[0][name], name
     assert found[1]["residual"] == found[0]["residual"]
@@ -171,4 +204,4 @@ def test_what_pytorch_dispatches(kv_heads: int) -> None:
     unit = 2.0 * tokens * h
     assert ahead.bytes / unit == pytest.approx(36 + 10 * (q + kv) + 6 + 5 * f / h, rel=0.02)
     assert back.bytes / unit == pytest.approx(92 + 17 * (q + kv) + 15 + 9 * f / h, rel=0.02)
-    assert (ahead.launches, back.launches) == LAUNCHES
+    assert (ahead.launches, back.launches) == (WHOLE_LAUNCHES[True], 77)

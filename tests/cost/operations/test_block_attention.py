@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.flops import (
+from planner.cost.operations.lists import layer_gemms
+from planner.cost.operations.pairs import (
     chosen_pairs,
     indexer_backward_flops,
     indexer_flops,
-    layer_gemms,
     seen_pairs,
     taught_pairs,
 )
-from planner.cost.mixers.block_attention import core_time, kept_bytes, loss_time, score_time, working_bytes
-from planner.cost.mixers.sparse_attention import Device, sight_of
+from planner.cost.operations.sparse import Device, sight_of
+from planner.cost.operations.sparse_blocks import core_time, kept_bytes, loss_time, score_time, working_bytes
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.details import read_details
@@ -116,7 +116,9 @@ class TestWork:
         pairs = seen_pairs(a, 8192)
         assert indexer_flops(a, 10) == 2 * 128 * 4 * 10
         projections = 2 * 8192 * 6144 * 5 * 128
-        assert indexer_backward_flops(a, 6144, 8192) == projections + (2 * 128 * 64 + 4 * 128 * 4) * pairs
+        assert (
+            indexer_backward_flops(a, projections, 8192) == projections + (2 * 128 * 64 + 4 * 128 * 4) * pairs
+        )
         assert taught_pairs(a, 8192) == pairs
 
     def test_products_hold_every_matrix(self) -> None:

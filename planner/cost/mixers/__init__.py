@@ -1,1 +1,0 @@
-"""What does a layer without plain attention do between its projections? One module a kind."""

@@ -1,0 +1,202 @@
+"""What do the embedding, the head and the loss multiply by, keep, need and move, per micro-batch?
+
+Single operations of PyTorch are counted in transformers (loss/loss_utils.py ForCausalLMLoss) as those of norms are
+(`norms.py`). Left out: their time (`edges.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.cut import LayerShape
+from planner.cost.device.chunked_loss import gradient_temporaries, is_chunked, loss_parts
+from planner.cost.operations.norms import (
+    NORM_WORKING,
+    STATISTIC_BYTES,
+    eager_norm_bytes,
+    norm_bytes,
+    wide_norm_bytes,
+)
+from planner.cost.operations.operation import (
+    Array,
+    Gemm,
+    Operation,
+    Run,
+    Shard,
+    Weights,
+    product,
+    with_something,
+)
+from planner.cost.operations.residual import MULTIPLIED_PASSES, RESIDUAL_KEPT, SUM_PASSES
+from planner.spec.layer import NormKind
+from planner.spec.model import ModelSpec
+from planner.spec.precision import PrecisionRecipe
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.time import Kernels
+
+# copies of fp32 logits at the peak of Megatron-LM's native fusion, as of PyTorch's loss: of two peaks of NeMo (logs of
+# NVIDIA/dgxc-benchmarking, llama3 8B), what is left for the loss is 10 and 14 bytes a logit, 12 counted
+COMPILED_PEAK = 3.0
+
+
+def operations(model: ModelSpec) -> tuple[Operation, ...]:
+    """What stands outside the layers, without those that have neither products nor parameters.
+
+    The embedding with tables of layers' own inputs, their projection, a widening one (OPT-350m); positions, and factors
+    of the frequencies with which pairs of channels turn, one set for all layers, which later stages hold once more
+    (transformers 5.24 models/mistral_large4/modeling_mistral_large4.py MistralLarge4TextRotaryEmbedding.alpha); norms
+    after the embedding, before the head and of layers' own inputs; what sums up the residual streams (a projection, its
+    biases, a scale), or the stretches of layers (a query, a norm of keys); the head, whose weight is 0 where it is
+    tied. Of every multi-token-prediction module without its layers: a projection of the embedding and every residual
+    stream, three norms (of the previous hidden state, of the next token's embedding, before the head; Liu et al. 2024,
+    arXiv 2412.19437, section 2.2), what sums up its streams (Megatron-Bridge models/deepseek/deepseek_v4_bridge.py:
+    hc_head of a prediction layer), and the head again.
+    """
+    h, width, n, side = model.hidden, model.embedding_width, model.streams, model.side_width
+    scale = h * (1 + model.norm_bias) * model.norm_weight
+    norms = scale * (model.final_norm + model.embedding_norm) + max(layer.side for layer in model.layer_kinds)
+    narrow = width if width != h else 0
+    head, streams = Gemm("head", width, model.vocab, Shard.COLUMN), Gemm("last_streams", n * h, n, Shard.NONE)
+    summed = Weights(replicated=n * (n * h + 1) + 1)
+    logits = width * model.vocab * (not model.tied_embeddings) + model.vocab * model.head_bias
+
+    def table(kind: str, parameters: int) -> Operation:
+        return Operation(kind, kind, weights=Weights(replicated=parameters))
+
+    ahead = (
+        table("embedding", model.vocab * width + model.side_vocab * side),
+        product(Gemm("project_in", narrow, h, Shard.NONE), "embedding"),
+        product(Gemm("side_inputs", h, side, Shard.NONE), "embedding"),
+        table("position", model.position_rows * h + model.rotary_scales),
+        table("final_norm", norms),
+        table("attention_residuals", 2 * h * model.attends_to_residuals),
+        *((Operation("last_streams", "residual_streams", streams, summed),) if n > 1 else ()),
+        product(Gemm("project_out", h, narrow, Shard.NONE), "head"),
+        Operation("head", "head", head, Weights(column_row=logits)),
+    )
+    projection = Gemm("mtp_projection", (1 + n) * h, h, Shard.NONE)
+    predicting = (
+        Operation("mtp_projection", "mtp", projection, Weights(replicated=2 * h**2)),
+        table("mtp", 3 * scale),
+        *((Operation("last_streams", "mtp", streams, summed),) if n > 1 else ()),
+        Operation("head", "mtp", head),
+    )
+    return with_something((*ahead, *predicting * model.mtp_layers))
+
+
+@dataclass(frozen=True)
+class HeadActivations:
+    """Final norm, head and loss, per micro-batch [bytes]. `inputs`: kept of the norm and the head. `logits`: what the
+    model returns. `kept`: what the loss keeps. `transient`: above `kept` at the loss's peak. `gradient`: of the
+    logits, when the head's own backward starts. `forward`: alive when the head's forward ends, its input and the
+    logits, or while the final norm's runs. `norm_gradient`: alive while the head's gradient is there, in the head's
+    backward or the norm's."""
+
+    inputs: Array
+    logits: Array
+    kept: Array
+    transient: Array
+    gradient: Array
+    forward: Array
+    norm_gradient: Array
+
+
+def head_activations(
+    vocabulary: Array, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe,
+    trained: bool = True,
+) -> HeadActivations:  # fmt: skip
+    """What head and loss keep and need, per micro-batch [bytes].
+
+    Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Unfused loss in q
+    bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
+    On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
+    their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Megatron-LM's works in place
+    since 2024: 1.5. Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head
+    input's gradient. Linear: a part of the logits, worked on in place, that gradient, and the head's of a part, twice,
+    beside their sum.
+    V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is. Whole logits are a copy
+    of what tp ranks gather of their parts, all three alive for a moment, beside the norm's output before it is gathered
+    (torch distributed/_functional_collectives.py all_gather_tensor: torch.cat of what came of every rank).
+    """
+    run = Run.of_model(model, kernels, recipe)
+    act, stream, gathered = run.act, run.stream(x), run.gathered(x)
+    inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
+    inputs = inputs + act * x.tokens * model.side_width  # the norm of layers' own inputs
+    inputs = inputs + act * stream * model.streams * (model.streams > 1)
+    inputs = inputs + RESIDUAL_KEPT * stream * max(model.layers[-1].sources, default=0)
+    norm = eager_norm_bytes(run)
+    inputs = inputs + norm * (stream + x.tokens * model.side_width)
+    split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
+    values = x.tokens * vocabulary / split
+    logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary
+    parted = np.where((x.t > 1) & (split == 1.0), logits * (1.0 + 1.0 / x.t), 0.0)
+    forward = inputs + logits + parted + np.where(x.sequence_split > 1, act * stream, 0.0)
+    wide_norm = wide_norm_bytes(run) * stream
+    if norm:  # upcast and normed in fp32, both as they were and as they are multiplied
+        forward = np.maximum(forward + act * stream, 2.0 * wide_norm + 3.0 * act * stream)
+    statistics = STATISTIC_BYTES * x.tokens / x.sequence_split
+    behind = np.where(wide_norm > 0, (1.0 + NORM_WORKING) * wide_norm + statistics, 0.0)
+    if kernels.cross_entropy is CrossEntropy.FUSED:
+        return HeadActivations(
+            inputs, logits, logits, logits + whole, 2 * logits, forward, np.maximum(inputs + logits, behind)
+        )
+    wide = kernels.loss_bytes * values
+    if is_chunked(kernels):
+        part, rest = 1.0 / loss_parts(kernels, x.tokens, vocabulary / split, model.hidden), act * stream
+        linear = kernels.cross_entropy is CrossEntropy.LINEAR
+        weights = trained * gradient_temporaries(kernels, act) * vocabulary / split * model.hidden
+        peak = logits * part + weights if linear else kernels.loss_peak * wide * part + whole
+        return HeadActivations(
+            inputs, logits * part, rest, peak, rest if linear else logits * part,
+            forward - logits * (1.0 - part), np.maximum(inputs + logits * part, behind),
+        )  # fmt: skip
+    alone = COMPILED_PEAK if kernels.cross_entropy is CrossEntropy.COMPILED else kernels.loss_peak
+    peak = np.where(split > 1, kernels.split_loss_peak or alone, alone)
+    idle = _idle_scores(model, x, kernels, recipe, wide)
+    return HeadActivations(
+        inputs,
+        logits,
+        wide,
+        (peak - 1) * wide + whole + idle,
+        logits,
+        forward,
+        np.maximum(inputs + logits, behind),
+    )
+
+
+def _idle_scores(
+    model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, logits: Array
+) -> Array:
+    """Blocks in which an unfused softmax had its scores, idle at the loss [bytes].
+
+    They hold no `logits`, which are larger, and short of memory the allocator keeps those that a small tensor has split
+    (torch c10/cuda/CUDACachingAllocator.cpp, release_blocks). In fp32, a fused softmax's in the width of activations.
+    """
+    unfused = [k.attention for k in model.layer_kinds if k.attention is not None]
+    heads = max((a.heads for a in unfused if not kernels.attention_of(a).tiled), default=0)
+    width = 4.0 if kernels.attention is AttentionKernel.EAGER else recipe.activation_bytes
+    scores = width * heads / x.t * x.tokens * x.seq_kv
+    return np.where(scores < logits, kernels.idle_scores * scores, 0.0)
+
+
+def side_bytes(width: float) -> float:
+    """Bytes per value that making layers' own inputs moves beside its product, forward and backward.
+
+    The table's rows scaled; the projection scaled and normed; their sum, and it scaled (models/gemma4/
+    modeling_gemma4.py project_per_layer_inputs); gradients of the slices that layers read laid into zeros and summed.
+    """
+    norm = norm_bytes(NormKind.RMS, width, True, wide=True)
+    return sum(norm) + width * (2 * 3 * MULTIPLIED_PASSES + SUM_PASSES)
+
+
+def loss_bytes(width: float, multiplied: bool = False) -> float:
+    """Bytes per logit that an eager loss moves, forward and backward; 36 in 16 bits, and those of a constant's product.
+
+    Logarithm of the softmax in fp32 (read, write), its gradient into zeros (write), back through the softmax (read,
+    read, write), between a cast to fp32 and one back. Transformers before 4.45 also copies shifted logits of several
+    sequences: 20 more.
+    """
+    product = 2.0 * MULTIPLIED_PASSES * width * multiplied
+    return 24.0 + (2.0 * (width + 4.0) if width < 4.0 else 0.0) + product
