@@ -350,11 +350,17 @@ def listed_pass(parts: Sequence[Part], namer: Namer, table: Tables) -> ListedPas
     return ListedPass(tuple(operations), changes, min(first.births, default=len(changes)))
 
 
-def one_of(model: ModelSpec, kind: int) -> int:
-    """The layer that stands for its kind: in the middle of those which are neither the first nor the last."""
-    alike = [i for i, own in enumerate(model.layer_kind_of) if own == kind]
-    inner = [i for i in alike if 0 < i < model.num_layers - 1]
-    return inner[len(inner) // 2] if inner else alike[0]
+def shown(model: ModelSpec) -> dict[int, Layer]:
+    """The layers that stand for a form each, by number: of its most frequent kind one in the middle of those which are
+    neither the first nor the last."""
+    found: dict[str, tuple[int, Layer]] = {}
+    number = Counter(model.layer_kind_of)
+    for kind in sorted(number, key=lambda kind: number[kind]):
+        alike = [i for i, own in enumerate(model.layer_kind_of) if own == kind]
+        inner = [i for i in alike if 0 < i < model.num_layers - 1]
+        layer = model.layer_kinds[kind]
+        found[layer_form(layer, LENGTHS[0])] = (inner[len(inner) // 2] if inner else alike[0]), layer
+    return dict(found.values())
 
 
 def lists_of(runs: Sequence[Run], table: Tables, parted: bool) -> Lists:
@@ -395,7 +401,7 @@ EMPTY: Final = ListedPass((), (), 0)
 def check(lists: Lists, run: Run) -> None:
     """Hold lists against a third run, of the sizes that the model itself has. Raises `NotListedError`."""
     found = {(one.where, one.phase): one for one in parts_of(run)}
-    shown = {one_of(run.model, kind) for kind in range(len(run.model.layer_kinds))}
+    stand = shown(run.model)
     for (where, phase), part in found.items():
         layer = run.model.layers[where] if where is not None and where >= 0 else None
         both = (
@@ -407,7 +413,7 @@ def check(lists: Lists, run: Run) -> None:
         )
         one = both.forward if phase is Phase.FORWARD else both.backward
         values = [sum(term.of(run.sizes[layer]) for term in terms) for terms in lists.expressions]
-        if (where is None and both.forward is EMPTY) or not (where in (None, -1) or where in shown):
+        if (where is None and both.forward is EMPTY) or not (where in (None, -1) or where in stand):
             continue  # what comes first or last in a pass may do more
         told = f"{phase} of layer {where}" if layer is not None else f"{phase} outside of layers"
         if [lists.operations[number].name for number in one.operations] != [

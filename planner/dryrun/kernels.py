@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from planner.spec.kernel_space import FP32, masked_space, padded_width
+
 _MIB: Final = 2**20
 PRODUCTS: Final = frozenset(
     f"aten.{name}.{way}"
@@ -21,17 +23,7 @@ PRODUCTS: Final = frozenset(
 _SDPA_FLASH_BACKWARD: Final = "aten._scaled_dot_product_flash_attention_backward.default"
 _FLASH_BACKWARD: Final = "aten._flash_attention_backward.default"
 _EFFICIENT_BACKWARD: Final = "aten._scaled_dot_product_efficient_attention_backward.default"
-_FP32: Final = 4
 _ROWS: Final = 128  # of queries that a block of the backward kernel takes
-_WIDTHS: Final = 32  # of heads, and 256 above the last multiple of it that has a kernel
-_WIDEST: Final = 192
-# memory-efficient attention from Ampere on, by bytes of a number: queries and keys of a tile, its widest head
-_TILES: Final = {
-    2: ((64, 64, 32), (64, 64, 64), (128, 128, 128), (128, 64, 65536)),
-    4: ((64, 64, 32), (64, 64, 64), (128, 64, 128), (128, 64, 65536)),
-}
-_LOCK: Final = 16  # bytes beside a tile
-_MOST_SPLITS: Final = 200
 
 
 def workspace(capability: tuple[int, int]) -> int:
@@ -59,26 +51,18 @@ def asked_inside(name: str, args: tuple[Any, ...], made: Sequence[Any]) -> list[
 
 def _flash_backward(query: Any, key: Any, key_heads: int, rows: int, heads: int) -> list[int]:
     """Sums of a row, gradients of queries in fp32, and where queries share keys their gradients head by head."""
-    width = query.shape[-1]
-    wide = -(-width // _WIDTHS) * _WIDTHS if width <= _WIDEST else 256
-    blocks = [heads * rows * _FP32, heads * rows * wide * _FP32]
+    wide = padded_width(query.shape[-1])
+    blocks = [heads * rows * FP32, heads * rows * wide * FP32]
     if key_heads != heads:
         blocks += 2 * [key.numel() // key_heads * heads * query.element_size()]
     return blocks
 
 
 def _efficient_backward(gradient: Any, query: Any, key: Any, value: Any) -> list[int]:
-    """Sums of a row, and gradients in fp32 by tiles, each with a lock: of queries; of keys and values in 16 bits too,
-    where a tile is smaller than a head. A gradient in another order of dimensions is copied. (batch, heads, length,
-    width)."""
+    """Sums of a row, and gradients in fp32 by tiles, of (batch, heads, length, width). A gradient in another order of
+    dimensions is copied."""
     batch, heads, length, width = query.shape
-    keys, widest = key.shape[2], max(width, value.shape[3])
-    rows, columns, most = next(tile for tile in _TILES[query.element_size()] if widest <= tile[2])
-    splits = 1
-    floats = -(-length // rows) * -(-width // columns) * (_LOCK // _FP32 + rows * columns)
-    if most > rows and query.element_size() < _FP32:
-        splits = max(min(-(-keys // columns), _MOST_SPLITS // (batch * heads)), 1)
-        floats += splits * columns * sum(-(-one // rows) * rows for one in (width, value.shape[3]))
-    blocks = [batch * heads * length * _FP32, batch * heads * (-(-floats // 4) * 4) * _FP32]
+    space = masked_space(batch, heads, length, key.shape[2], (width, value.shape[3]), query.element_size())
+    blocks = [batch * heads * length * FP32, space]
     copied = not gradient.transpose(1, 2).is_contiguous()
     return [gradient.numel() * gradient.element_size(), *blocks] if copied else blocks

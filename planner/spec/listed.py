@@ -13,6 +13,7 @@ from enum import Enum
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from planner.spec.kernel_space import masked_space, padded_width
 from planner.spec.layer import Layer
 from planner.spec.machine.host import HostRates
 from planner.spec.model import ModelSpec
@@ -22,6 +23,7 @@ Sizes = Mapping[str, float]
 
 RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
 WIDTHS: Final = (64, 128, 10**9)  # of heads that memory-efficient attention tells apart
+HALF: Final = 2  # bytes of a number in 16 bits
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
 
@@ -178,21 +180,14 @@ def model_form(model: ModelSpec, seq_len: int) -> str:
     return f"{model.family} {outside} " + "; ".join(kinds)
 
 
-def padded_width(width: int) -> int:
-    """Width of heads in the sums of FlashAttention-2's backward pass: whole 32s, beyond 128 whole 64s
-    (Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp)."""
-    step = 32 if width <= 128 else 64
-    return -(-width // step) * step
-
-
 def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: int, rank: int = 0) -> Sizes:
     """Every symbol's value for one kind of layer, or for what lies outside of them: the first of each that has it.
 
     b: texts, s: tokens of one, x: and one more; h: width of the residual stream, o: of the embedding; v: vocabulary;
     n: rows of positions; a, k: heads, and those of keys; m: heads of a key; d, u: widths of queries and of values;
-    i: of heads as kernels pad them; q, l, p: ranks of queries and keys, and the width that is rotated; w: window;
-    f: width of the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank
-    of adapters.
+    i: of heads as kernels pad them; j: bytes of masked attention's sums (`kernel_space`); q, l, p: ranks of queries and
+    keys, and the width that is rotated; w: window; f: width of the MLP; e, t: experts, and those of a token; g, c:
+    width of an expert, and of the shared ones; r: rank of adapters.
     """
     own = [block for kind in (model.layer_kinds if layer is None else (layer,)) for block in kind.blocks]
     found: dict[str, float] = {
@@ -206,6 +201,7 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
                 ("a", a.heads), ("k", a.kv_heads), ("d", a.head_dim), ("u", a.v_head_dim), ("q", a.q_lora_rank),
                 ("l", a.kv_lora_rank), ("p", a.qk_rope_dim), ("w", a.window or 0), ("m", a.heads / a.kv_heads),
                 ("i", padded_width(a.head_dim)),
+                ("j", masked_space(micro_batch, a.heads, seq_len, seq_len, (a.head_dim, a.v_head_dim), HALF)),
             ):  # fmt: skip
                 found.setdefault(name, value)
         if block.mlp is not None:
