@@ -382,12 +382,8 @@ def lists_of(runs: Sequence[Run], table: Tables, parted: bool) -> Lists:
         return Both(forward, backward)
 
     layers: dict[str, Both] = {}
-    number = Counter(model.layer_kind_of)
-    for kind in sorted(
-        number, key=lambda kind: number[kind]
-    ):  # of those of one form the one with most layers
-        layer, at = model.layer_kinds[kind], one_of(model, kind)
-        layers[layer_form(layer, LENGTHS[0])] = both(at, [run.model.layer_kinds[kind] for run in runs])
+    for at, layer in shown(model).items():
+        layers[layer_form(layer, LENGTHS[0])] = both(at, [run.model.layers[at] for run in runs])
     # a loss part by part has as many parts as sizes say
     before, behind = (
         Both(EMPTY, EMPTY) if where is None and parted else both(where, (None, None)) for where in (-1, None)
