@@ -41,10 +41,14 @@ def engine_of(stack: Stack) -> Engine[Any]:
 
 
 def states_of(problem: Problem, zero: Array, shards: Array, replicas: Array) -> StateBytes:
-    """Bytes per parameter that a rank holds between steps (`Engine.state_bytes`), copies of whole weights in low
-    precision left out where lists of operations hold them [bytes/parameter]."""
+    """Bytes per parameter that a rank holds between steps (`Engine.state_bytes`); where lists of operations hold the
+    copies of whole weights in low precision, those in fp32 are the weights [bytes/parameter]."""
     found = engine_of(problem.stack).state_bytes(zero, shards, replicas, problem.job)
     if not problem.casts_listed:
         return found
-    sharded = problem.stack.engine.weights_sharded(zero)
-    return replace(found, weights=np.where(sharded, found.weights, 0.0))
+    sharded, master = problem.stack.engine.weights_sharded(zero), problem.stack.engine.master
+    return replace(
+        found,
+        weights=np.where(sharded, found.weights, master),
+        optimizer=np.where(sharded, found.optimizer, found.optimizer - master),
+    )
