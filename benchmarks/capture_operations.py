@@ -75,7 +75,7 @@ WINDOW: Final = "window"
 BEYOND: Final = (128 * 1031, 128 * 1033)  # windows that no sequence leaves
 HEAD_DIM: Final = "head_dim"
 # of heads, in the classes that memory-efficient attention tells apart
-WIDTHS: Final = ((8 * 5, 8 * 7), (8 * 11, 8 * 13), (8 * 19, 8 * 29))
+WIDTHS: Final = ((8 * 5, 8 * 8), (8 * 11, 8 * 13), (8 * 19, 8 * 29))
 FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "hidden": ((6 * 8 * 137, 15 * 8 * 151), ("hidden_size", "n_embd", "d_model")),
     "ffn": ((8 * 211, 8 * 223), (
@@ -125,6 +125,9 @@ def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dic
         for name in names:
             if isinstance(found.get(name), int):
                 found[name] = sizes[way]
+    for name in FIELDS["experts"][1]:
+        if found.get("n_group") and isinstance(found.get(name), int):
+            found[name] *= found["n_group"]
     heads = next((found[name] for name in FIELDS["heads"][1] if found.get(name)), None)
     same = [config.get(FIELDS[of][1][0]) for of in ("heads", "kv_heads")]
     if same[0] is not None and same[0] == same[1]:
