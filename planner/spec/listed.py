@@ -154,8 +154,8 @@ def form(value: Any) -> str:
 
 
 def layer_form(layer: Layer, seq_len: int) -> str:
-    """The form of a layer at a length of sequences [tokens]: a window as long as they are is none. Kernels that mask
-    one need work space by the width of heads, in classes."""
+    """The form of a layer at a length of sequences [tokens]: a window longer than they are is none (transformers
+    masking_utils.py, `_ignore_causal_mask_sdpa`). Kernels that mask one need work space by the width of heads, in classes."""
     found = _at_length(layer, seq_len)
     windowed = [one.attention for one in found.blocks if one.attention is not None and one.attention.window]
     widths = (next(most for most in WIDTHS if one.head_dim <= most) for one in windowed)
@@ -164,7 +164,7 @@ def layer_form(layer: Layer, seq_len: int) -> str:
 
 def _at_length(layer: Layer, seq_len: int) -> Layer:
     a, then = layer.attention, layer.then and _at_length(layer.then, seq_len)
-    if a is not None and a.window is not None and a.window >= seq_len:
+    if a is not None and a.window is not None and a.window > seq_len:
         a = replace(a, window=None)
     return replace(layer, attention=a, then=then)
 

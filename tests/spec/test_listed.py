@@ -34,11 +34,11 @@ def test_kinds_of_layers_that_differ_have_different_forms() -> None:
     assert form(plain) == form(replace(plain, mlp=Mlp(9216, True, False, Activation.SILU)))
 
 
-def test_a_window_as_long_as_sequences_is_none() -> None:
+def test_a_window_longer_than_sequences_is_none() -> None:
     plain = Layer(attention(), Mlp(4096, True, False, Activation.SILU), None)
     windowed = replace(plain, attention=replace(attention(), window=512))
-    assert layer_form(windowed, 512) == layer_form(plain, 512)
-    assert layer_form(windowed, 513) == f"{form(windowed)} heads to 128" != layer_form(plain, 513)
+    assert layer_form(windowed, 511) == layer_form(plain, 511)
+    assert layer_form(windowed, 512) == f"{form(windowed)} heads to 128" != layer_form(plain, 512)
 
 
 def test_sizes_are_those_of_the_layer_or_of_the_first_that_has_any() -> None:
