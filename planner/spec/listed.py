@@ -155,7 +155,8 @@ def form(value: Any) -> str:
 
 def layer_form(layer: Layer, seq_len: int) -> str:
     """The form of a layer at a length of sequences [tokens]: a window longer than they are is none (transformers
-    masking_utils.py, `_ignore_causal_mask_sdpa`). Kernels that mask one need work space by the width of heads, in classes."""
+    masking_utils.py, `_ignore_causal_mask_sdpa`). Kernels that mask one need work space by the width of heads, in
+    classes."""
     found = _at_length(layer, seq_len)
     windowed = [one.attention for one in found.blocks if one.attention is not None and one.attention.window]
     widths = (next(most for most in WIDTHS if one.head_dim <= most) for one in windowed)
