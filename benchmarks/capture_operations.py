@@ -123,7 +123,7 @@ def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dic
     own = dict(FIELDS) | {HEAD_DIM: (WIDTHS[width_class(read_model(config))], FIELDS[HEAD_DIM][1])}
     for sizes, names in own.values():
         for name in names:
-            if isinstance(found.get(name), int):
+            if isinstance(found.get(name), int) and found[name] != 1:
                 found[name] = sizes[way]
     for name in FIELDS["experts"][1]:
         if found.get("n_group") and isinstance(found.get(name), int):
@@ -137,8 +137,6 @@ def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dic
         for name in FIELDS["hidden"][1]:
             if found.get(name) is not None:
                 found[name] = width
-    if found.get("num_experts_per_tok") and config["num_experts_per_tok"] == 1:
-        found["num_experts_per_tok"] = 1
     return short(found, layers, beyond, way)
 
 

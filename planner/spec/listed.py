@@ -102,11 +102,6 @@ class Lists:
     layers: Mapping[str, Both]
     behind: Both
 
-    @property
-    def casts(self) -> bool:
-        """Do passes hold weights in another format?"""
-        return any(change.cast for both in self.layers.values() for change in both.forward.changes)
-
 
 Variant = tuple[frozenset[str], bool, bool]
 """Options of the stack that change what runs, whether adapters alone are trained, and whether layers are run again."""
@@ -128,6 +123,10 @@ class Listed:
     def releases(self) -> str:
         """The software that was run, in words."""
         return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY)
+
+    def casts(self, options: frozenset[str]) -> bool:
+        """Are weights copied in the format of products where they are not sharded?"""
+        return bool(options & self.unsharded)
 
     def pair(self, options: frozenset[str], adapters: bool, sharded: bool) -> tuple[Lists, Lists] | None:
         """Without and with recomputation; None where either was not captured."""

@@ -62,8 +62,7 @@ class Problem:
     @property
     def casts_listed(self) -> bool:
         """Do lists of operations hold the copies of weights that autocast makes?"""
-        lists = self.lists()
-        return lists is not None and lists[0].casts
+        return self.listed is not None and self.lists() is not None and self.listed.casts(self.stack.options)
 
     @property
     def context_kinds(self) -> tuple[ContextKind, ...]:

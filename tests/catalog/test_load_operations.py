@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from planner.ask.request import Request, resolve
 from planner.catalog.load_operations import FOLDER, Tables, has_operations, operations_of
 from planner.spec.listed import Lists, layer_form, sizes_of
 from planner.spec.load_model import load_model
@@ -72,12 +74,20 @@ def test_sharded_weights_are_gathered_in_the_format_of_products() -> None:
     amp = frozenset({"amp"})
     whole, sharded = (listed.pair(amp, adapters=False, sharded=way) for way in (False, True))
     assert whole is not None
-    assert sharded is not None
-    assert whole[0].casts
-    assert not sharded[0].casts
+    assert listed.casts(amp)
+    assert not listed.casts(frozenset())
     assert sharded == listed.pair(frozenset(), adapters=False, sharded=False)
 
 
 def test_stacks_whose_software_was_not_run_have_none() -> None:
     assert not has_operations("megatron-2026")
     assert operations_of("megatron-2026", load_model("qwen3-0.6b"), 4096) is None
+
+
+def test_norms_that_multiply_in_fp32_are_no_copies_of_weights() -> None:
+    """Gemma's do; weights count all the same."""
+    request = Request("gemma-2-2b", "1x1 h200", 1, seq_len=4096, global_batch="1", stack=STACK)
+    assert resolve(request)[0].lists() is not None
+    assert not resolve(request)[0].casts_listed
+    amp = replace(request, stack=f"{STACK}+amp")
+    assert resolve(amp)[0].casts_listed
