@@ -48,6 +48,7 @@ from planner.dryrun.transformers.step import passes_of
 from planner.errors import PlannerError
 from planner.spec.layer import Layer
 from planner.spec.listed import (
+    RELATIONS,
     Both,
     Change,
     Expression,
@@ -469,9 +470,17 @@ def forms_of(family: str) -> dict[str, Form]:
     return found
 
 
+def holding(one: Form) -> list[str]:
+    """Relations between sizes that hold in both runs of a form, so that its lists hold where they do alone."""
+    models = [read_model(sized(one.config, way, one.layers, one.beyond)) for way in (0, 1)]
+    sizes = [sizes_of(model, None, MICRO_BATCHES[0], LENGTHS[0]) for model in models]
+    return [name for name, holds in RELATIONS.items() if all(map(holds, sizes))]
+
+
 def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
     """All forms of a family in all variants, as the shipped file has them; what cannot be listed is told."""
     forms, table = {}, Tables()
+    idle = [*IDLE, *(() if family in LIGER_FAMILIES else (LIGER,))]
     known: dict[tuple[str, Variant], Lists] = {}  # by layers alone, which ties leave as they are
     for found, one in forms_of(family).items():
         variants, layers = [], found.split(") ", 1)[1]
@@ -496,11 +505,11 @@ def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
             keys = {"options": list(options), "adapters": adapters, "recomputed": again}
             variants.append(keys | table.variant(lists))
         if variants:
-            forms[found] = {"model": one.name, "variants": variants}
+            forms[found] = {"model": one.name, "holds": holding(one), "variants": variants}
         told(f"{one.name}: {len(variants)} variants")
     return {
         "software": software(),
-        "idle": list(IDLE),
+        "idle": idle,
         "unsharded": list(UNSHARDED),
         **table.written(),
         "forms": forms,

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.catalog.load_host import load_host_rates
+from planner.errors import InputError
 from planner.spec.listed import (
+    RELATIONS,
     Both,
     Change,
     Expression,
@@ -25,6 +27,7 @@ from planner.spec.listed import (
     Lists,
     Product,
     model_form,
+    sizes_of,
 )
 from planner.spec.model import ModelSpec
 
@@ -41,9 +44,17 @@ def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
     file = FOLDER / stack / f"{model.family}.json"
     if not file.exists():
         return None
-    document = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        return _listed(json.loads(file.read_text(encoding="utf-8")), model, seq_len)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        must = f"{file.name} of {stack} must hold what was captured"
+        raise InputError(must, f"{type(error).__name__}: {error}", "install planner again") from error
+
+
+def _listed(document: Plain, model: ModelSpec, seq_len: int) -> Listed | None:
     found = document["forms"].get(model_form(model, seq_len))
-    if found is None:
+    sizes = sizes_of(model, None, 1, seq_len)
+    if found is None or not all(RELATIONS[name](sizes) for name in found["holds"]):
         return None
     tables = Tables.read(document)
     variants = {

@@ -5,7 +5,7 @@ One value per distinct key of `LayerModel.columns`. Left out: messages of a voca
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,30 @@ class EdgeCost:
     head_gemm: Array
     memory: HeadActivations
     stream: Array
+
+    def in_proportion(self, known: EdgeCost, formula: EdgeCost, cut: NDArray[np.bool_]) -> EdgeCost:
+        """Those `known` of a whole model, but of keys that `cut` it these, as much above or below what formulas say as
+        the whole model's are above or below its `formula`."""
+
+        def scaled(own: Array, one: Array, other: Array) -> Array:
+            return np.asarray(own * np.divide(one, other, out=np.ones_like(own), where=other > 0))
+
+        most, usual = (of.memory.inputs + of.memory.kept + of.memory.transient for of in (known, formula))
+        memory = HeadActivations(
+            *(
+                np.where(
+                    cut, scaled(getattr(self.memory, one.name), most, usual), getattr(known.memory, one.name)
+                )
+                for one in fields(HeadActivations)
+            )
+        )
+        seconds = {
+            name: np.where(
+                cut, scaled(*(getattr(of, name) for of in (self, known, formula))), getattr(known, name)
+            )
+            for name in ("embedding", "head", "head_gemm")
+        }
+        return replace(self, **seconds, memory=memory)
 
 
 def padded_vocabulary(problem: Problem, t: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import AdapterModel
-from planner.cost.captured.layers import listed_layers
+from planner.cost.captured.layers import listed_layers, undivided
 from planner.cost.cut import LayerShape
 from planner.cost.device.graphs import Capture, capture_of, layer_graphs
 from planner.cost.device.mixing import MixingModel
@@ -149,7 +149,14 @@ class LayerModel:
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key."""
         formula = self._by_formulas(layer, keys)
-        return formula if self.listed is None else self.listed.layer(formula, layer, keys)
+        if self.listed is None:
+            return formula
+        whole = self.listed.layer(layer, keys)
+        cut = np.flatnonzero(~self.listed.applies(keys))
+        if not len(cut):
+            return whole
+        uncut = self._by_formulas(layer, undivided(keys.take(cut)))
+        return whole.but(cut, formula.take(cut).in_proportion(whole.take(cut), uncut))
 
     def _by_formulas(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         if layer.then is not None:
@@ -289,4 +296,13 @@ class LayerModel:
         """Cost of the embedding, and of the head with the loss, for every key."""
         x = self.shape(keys, None)
         formula = self._ends.cost(keys, x, self._longest(keys, None, x))
-        return formula if self.listed is None else self.listed.edges(formula, keys)
+        if self.listed is None:
+            return formula
+        whole = self.listed.edges(formula, keys)
+        cut = ~self.listed.applies(keys)
+        if not cut.any():
+            return whole
+        alone = undivided(keys)
+        y = self.shape(alone, None)
+        uncut = self._ends.cost(alone, y, self._longest(alone, None, y))
+        return formula.in_proportion(whole, uncut, cut)

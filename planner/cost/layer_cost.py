@@ -6,7 +6,7 @@ Left out: how it is found (`layer.py`, `captured/layers.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,18 @@ from planner.cost.device.graphs import LayerGraphs
 Array = NDArray[np.float64]
 
 TIME_TERMS = ("gemm", "attention", "indexer", "memory_bound", "tp_comm", "cp_comm", "ep_comm")
+
+COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm")
+_PROPORTIONAL = (
+    "host",
+    "forward_time",
+    "again_full",
+    "kept",
+    "kept_full",
+    "working",
+    "working_full",
+    "ahead",
+)
 
 # fields of `LayerCost` that blocks of a layer add to
 _ADDED = (
@@ -78,6 +90,37 @@ class LayerCost:
 
         names = [one.name for one in fields(cls) if one.name != "graphs"]
         return cls(**{name: column([getattr(one, name) for one in costs]) for name in names})
+
+    def take(self, rows: NDArray[np.intp]) -> LayerCost:
+        """Those of some rows, without graphs."""
+
+        def column(values: Any) -> Any:
+            return (
+                {term: of[rows] for term, of in values.items()} if isinstance(values, dict) else values[rows]
+            )
+
+        names = [one.name for one in fields(self) if one.name != "graphs"]
+        return LayerCost(**{name: column(getattr(self, name)) for name in names})
+
+    def in_proportion(self, known: LayerCost, formula: LayerCost) -> LayerCost:
+        """Costs of a layer that is cut, as much above or below what formulas say as `known` ones of the whole layer are
+        above or below its `formula`; messages are as they are."""
+        sent = sum(of[term] for of in (self.forward, self.backward) for term in COMMUNICATION)
+
+        def ratio(name: str) -> Array:
+            one, other = (np.asarray(getattr(of, name), dtype=np.float64) for of in (known, formula))
+            return np.divide(one, other, out=np.ones_like(other), where=other > 0)
+
+        changed: dict[str, Any] = {name: ratio(name) * getattr(self, name) for name in _PROPORTIONAL}
+        for name in ("time", "time_full"):
+            changed[name] = ratio(name) * (getattr(self, name) - sent) + sent
+        slower = ratio("time")
+        for side in ("forward", "backward"):
+            of = getattr(self, side)
+            changed[side] = {
+                term: seconds if term in COMMUNICATION else slower * seconds for term, seconds in of.items()
+            }
+        return replace(self, **changed, graphs=None)
 
     def but(self, rows: NDArray[np.intp], other: LayerCost) -> LayerCost:
         """The same but for `rows` of it, whose costs are those of `other` in order; graphs stay."""

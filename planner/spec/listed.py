@@ -7,7 +7,7 @@ cost (`cost/captured/`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from math import prod
@@ -178,6 +178,13 @@ def model_form(model: ModelSpec, seq_len: int) -> str:
     )  # fmt: skip
     kinds = sorted({layer_form(layer, seq_len) for layer in model.layer_kinds})
     return f"{model.family} {outside} " + "; ".join(kinds)
+
+
+# What may hold of sizes by the way in which a configuration gives them; lists captured where it did hold nowhere else.
+RELATIONS: Final[Mapping[str, Callable[[Sizes], bool]]] = {
+    "h = a*d": lambda sizes: sizes["h"] == sizes.get("a", 0) * sizes.get("d", 0),
+    "f = 4*h": lambda sizes: sizes.get("f", 0) == 4 * sizes["h"],
+}
 
 
 def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: int, rank: int = 0) -> Sizes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from planner.spec.config import CODED, ContextKind, IntColumn, Mask, value_text
-from planner.spec.job import Job, Optimizer
+from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.listed import Listed, Lists
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
@@ -21,6 +21,9 @@ from planner.spec.stack.kinds import ContextExchange
 
 Columns = Mapping[str, IntColumn]
 WHOLE_WEIGHTS: Final = 16  # bits
+AMPERE: Final = 8  # major compute capability of the first devices with flash attention in bf16
+# Widths of heads that PyTorch's flash attention takes (aten/native/transformers/cuda/sdp_utils.cpp).
+FLASH_STEP, FLASH_WIDTH = 8, 256
 
 _OF_A_STACK: Final = {
     ContextExchange.GATHERED_RING: ContextKind.P2P,
@@ -51,11 +54,19 @@ class Problem:
 
     def lists(self, sharded: bool = False) -> tuple[Lists, Lists] | None:
         """Lists of operations of the job's variant, without recomputation of layers and with it, where weights are
-        `sharded` or not; None where they do not hold: for texts of several lengths, other precisions and frozen weights
-        in fewer bits none are captured."""
-        job = self.job
+        `sharded` or not; None where they do not hold: for texts of several lengths, other precisions, frozen weights in
+        fewer bits, adapters of other layers or of experts, heads that no flash kernel takes, and devices whose kernels
+        PyTorch chooses otherwise none are captured."""
+        job, chip = self.job, self.cluster.accelerator
         alike = job.mean_length is None and not job.packed and job.frozen_bits == WHOLE_WEIGHTS
-        if self.listed is None or not alike or job.precision not in (Precision.BF16, Precision.FP16):
+        usual = chip.architecture.is_nvidia and chip.compute_major >= AMPERE
+        usual &= all(
+            a.head_dim % FLASH_STEP == 0 and a.head_dim <= FLASH_WIDTH for a in self.model.attentions
+        )
+        if job.lora_rank is not None:
+            usual &= job.lora_targets is AdapterTargets.ALL_LINEAR and not self.model.is_moe
+        half = job.precision in (Precision.BF16, Precision.FP16)
+        if self.listed is None or not (alike and usual and half):
             return None
         return self.listed.pair(self.stack.options, job.lora_rank is not None, sharded)
 

@@ -105,11 +105,11 @@ def _grouped(device: Device, operation: Operation) -> float:
 
 
 class _Kernel(Enum):
-    """Of fused attention."""
+    """Of fused attention: cuDNN's or FlashAttention-2, whichever PyTorch takes; memory-efficient; FlexAttention."""
 
-    PLAIN = "cuDNN's or FlashAttention-2, whichever PyTorch takes"
-    MASKED = "memory-efficient"
-    FLEX = "FlexAttention"
+    PLAIN = "plain"
+    MASKED = "masked"
+    FLEX = "flex"
 
 
 def _attention(backward: bool, kernel: _Kernel = _Kernel.PLAIN) -> Callable[[Device, Operation], float]:

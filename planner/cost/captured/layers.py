@@ -27,7 +27,15 @@ from planner.spec.rule import Problem
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 HALF, FULL = 2, 4  # bytes of a value
+CUTS = ("tp", "cp", "pp", "ep", "etp")  # axes that divide a layer, or the model
 SHARDED = 2  # ZeRO stage from which on weights are gathered
+
+
+def undivided(keys: ConfigTable) -> ConfigTable:
+    """Keys whose layers are not cut, recomputed by module or captured."""
+    one, none = np.ones(len(keys), dtype=np.int32), np.zeros(len(keys), dtype=np.int32)
+    whole = dict.fromkeys(CUTS, one) | dict.fromkeys(("sp", "recompute_modules", "cuda_graph_impl"), none)
+    return ConfigTable({**keys.columns, **whole})
 
 
 def listed_layers(problem: Problem, kernels: KernelRates, slowdown: float) -> ListedLayers | None:
@@ -83,17 +91,13 @@ class ListedLayers:
     def applies(self, keys: ConfigTable) -> Mask:
         """Which keys the lists are of."""
         whole = np.ones(len(keys), dtype=np.bool_)
-        for axis in ("tp", "cp", "pp", "ep", "etp"):
+        for axis in CUTS:
             whole &= keys[axis] == 1
         return whole & (keys["recompute_modules"] == 0) & (keys["cuda_graph_impl"] == 0)
 
-    def layer(self, formula: LayerCost, layer: Layer, keys: ConfigTable) -> LayerCost:
-        """The cost of one kind of layer, by lists where they are of a key."""
-        rows = np.flatnonzero(self.applies(keys))
-        if not len(rows):
-            return formula
-        found = [self._of_layer(layer, b, sharded) for b, sharded in self._sizes(keys, rows)]
-        return formula.but(rows, LayerCost.joined(found))
+    def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
+        """The cost of one kind of layer that is not cut, whatever the keys cut."""
+        return LayerCost.joined([self._of_layer(layer, b, sharded) for b, sharded in self._sizes(keys)])
 
     def update(self, formula: Array, parameters: Array) -> Array:
         """Seconds of the update of a rank's trained parameters (n,) [s]."""
@@ -104,38 +108,29 @@ class ListedLayers:
         return update_seconds(parameters, width, not states.optimizer_transient, self.device)
 
     def edges(self, formula: EdgeCost, keys: ConfigTable) -> EdgeCost:
-        """The same of embedding and head."""
-        rows = np.flatnonzero(self.applies(keys))
-        if not len(rows):
-            return formula
-        ends = [self._ends(b, sharded) for b, sharded in self._sizes(keys, rows)]
+        """The same of embedding and head; `formula`: what is left where their loss is not listed."""
+        ends = [self._ends(b, sharded) for b, sharded in self._sizes(keys)]
 
-        def put(column: Array, values: list[float]) -> Array:
-            changed = np.array(column, dtype=np.float64)
-            changed[rows] = values
-            return changed
-
-        found = replace(formula, embedding=put(formula.embedding, [one.before.seconds for one in ends]))
+        found = replace(formula, embedding=np.array([one.before.seconds for one in ends]))
         if not self.lists[False][False].behind.forward.operations:
             return found  # a loss whose parts are as many as sizes say
-        memory, none = formula.memory, [0.0] * len(rows)
+        memory, none = formula.memory, np.zeros(len(keys))
         return replace(
             found,
-            head=put(formula.head, [one.behind.seconds for one in ends]),
-            head_gemm=put(formula.head_gemm, [one.products for one in ends]),
+            head=np.array([one.behind.seconds for one in ends]),
+            head_gemm=np.array([one.products for one in ends]),
             memory=replace(
-                memory, inputs=put(memory.inputs, none), kept=put(memory.kept, none),
-                gradient=put(memory.gradient, none),
-                transient=put(memory.transient, [one.without_gradient for one in ends]),
-                forward=put(memory.forward, [one.before.forward.net + one.behind.forward.peak for one in ends]),
-                norm_gradient=put(memory.norm_gradient, [one.with_gradient for one in ends]),
+                memory, inputs=none, kept=none,
+                gradient=none,
+                transient=np.array([one.without_gradient for one in ends]),
+                forward=np.array([one.before.forward.net + one.behind.forward.peak for one in ends]),
+                norm_gradient=np.array([one.with_gradient for one in ends]),
             ),
         )  # fmt: skip
 
-    def _sizes(self, keys: ConfigTable, rows: NDArray[np.intp]) -> list[tuple[int, bool]]:
-        """Micro-batches of rows, and whether their weights are sharded."""
-        of_rows = keys["micro_batch"][rows].tolist(), (keys["zero"][rows] >= SHARDED).tolist()
-        return list(zip(*of_rows, strict=True))
+    def _sizes(self, keys: ConfigTable) -> list[tuple[int, bool]]:
+        """Micro-batches, and whether weights are sharded."""
+        return list(zip(keys["micro_batch"].tolist(), (keys["zero"] >= SHARDED).tolist(), strict=True))
 
     def _of_layer(self, layer: Layer, micro_batch: int, sharded: bool) -> LayerCost:
         plain, again = (self._both(layer, micro_batch, sharded, way) for way in (False, True))
