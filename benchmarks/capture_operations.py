@@ -95,6 +95,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     WINDOW: ((8 * 47, 8 * 53), ("sliding_window",)),
     "positions": ((8 * 257, 8 * 263), ("n_positions", "max_position_embeddings")),
 }  # fmt: skip
+PROJECTED: Final = "word_embed_proj_dim"
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")
 OF_EACH: Final = ("layer_types", "mlp_layer_types")
 FEWEST: Final = 3
@@ -138,6 +139,10 @@ def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dic
         for name in FIELDS["hidden"][1]:
             if found.get(name) is not None:
                 found[name] = width
+    if config.get(PROJECTED) and config[PROJECTED] == config.get(
+        "hidden_size"
+    ):  # no projection of the embedding
+        found[PROJECTED] = found.get("hidden_size")
     return short(found, layers, beyond, way)
 
 
