@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.frameworks.rulebook import whole_recompute
 from planner.spec.rule import Rule
+from planner.spec.stack.kinds import CrossEntropy
 
 TITLE: Final = "transformers"
 _CHECKPOINTING: Final = "transformers 5.17 modeling_utils.py gradient_checkpointing_enable: every layer"
@@ -25,5 +26,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "accelerate 1.15.0 parallelism_config.py: tp_size with dp_replicate_size alone; transformers 5.17 "
         "distributed/tensor_parallel.py: norms stay tensors; torch distributed/tensor/_dispatch.py: mixed operands",
         told=("tp", "zero"),
+    ),
+    Rule(
+        "tp-whole-loss", ("tp",),
+        lambda c, p: (c["tp"] == 1) | (p.stack.kernels.cross_entropy is not CrossEntropy.LINEAR),
+        "a loss that multiplies by the head part by part must have the head whole: Liger's takes no DTensors",
+        "set tp=1, or leave +use-liger-kernel out",
+        "linkedin/Liger-Kernel ead96b6 ops/fused_linear_cross_entropy.py, products with out= of tensors and DTensors: "
+        "torch distributed/tensor/_dispatch.py, mixed operands",
+        told=("tp",),
     ),
 )  # fmt: skip

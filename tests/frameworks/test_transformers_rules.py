@@ -26,3 +26,16 @@ def test_layers_divided_over_ranks_are_sharded_where_they_are_proposed() -> None
     found = make_plan(Request("llama-3.2-1b", "1x8 h100", set={"tp": (2,)}, top=5, **SMALL))
     assert found.choices
     assert all(one.config.zero in (2, 3) for one in found.choices)
+
+
+def test_a_loss_part_by_part_takes_no_head_that_ranks_divide() -> None:
+    asked = {**SMALL, "stack": "transformers-2026+use-liger-kernel"}
+    found = make_estimate(Question("llama-3.2-1b", "1x8 h100", set={"tp": (2,), "zero": (3,)}, **asked))
+    assert [one.rule for one in found.violations] == ["tp-whole-loss"]
+
+
+def test_norms_work_on_whole_sequences() -> None:
+    found = make_estimate(
+        Question("llama-3.2-1b", "1x8 h100", set={"tp": (2,), "zero": (3,), "sp": (1,)}, **SMALL)
+    )
+    assert not found.choices
