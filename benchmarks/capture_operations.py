@@ -85,7 +85,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "heads": ((3 * 2, 5 * 3), ("num_attention_heads", "n_head", "n_heads")),
     "kv_heads": ((3, 5), ("num_key_value_heads", "num_kv_heads")),
     HEAD_DIM: (WIDTHS[1], ("head_dim",)),
-    "vocab": ((8 * 1009, 8 * 1013), ("vocab_size",)),
+    "vocab": ((8 * 39989, 8 * 40009), ("vocab_size",)),
     "expert_ffn": ((8 * 59, 8 * 61), ("moe_intermediate_size",)),
     "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts")),
     "top_k": ((2, 7), ("num_experts_per_tok",)),
