@@ -138,6 +138,11 @@ class LayerModel:
             self._lists[layer, recipe] = run, layer_operations(layer, run)
         return self._lists[layer, recipe]
 
+    @property
+    def asks_zero(self) -> bool:
+        """Does the cost of a layer depend on the ZeRO stage?"""
+        return has_hooks(self.problem) or self.problem.casts_listed
+
     def columns(self, table: ConfigTable) -> list[IntColumn]:
         """The columns on which the cost of a layer, of the embedding and of the head depends."""
         axes = ("tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "cuda_graph_impl",

@@ -76,7 +76,8 @@ class CostModel:
 
     def lower_bound(self, stems: ConfigTable) -> Array:
         """A step time that no completion of a stem beats, whatever it repeats (`cost.bounds.least_step_time`) [s]."""
-        first, inverse = distinct(*(stems[axis] for axis in TIME_AXES))
+        axes = (*TIME_AXES, "zero") if self.layers.asks_zero else TIME_AXES
+        first, inverse = distinct(*(stems[axis] for axis in axes))
         keys = stems.take(first)
         keys = ConfigTable({**keys.columns, "recompute_modules": np.zeros_like(keys["recompute_modules"])})
         return least_step_time(self.layers, keys, self._stage_classes(keys))[inverse]

@@ -77,9 +77,12 @@ def test_undivided_keys_are_those_that_lists_are_of() -> None:
     assert model.layers.listed.applies(captured.undivided(configs(2))).all()
 
 
-def test_bounds_hold_with_lists() -> None:
-    model = cost_model(problem())
-    table = ConfigTable.joined([configs(tp) for tp in (1, 2, 4)])
+@pytest.mark.parametrize("stack", ["transformers-2026", "transformers-2026+amp"])
+def test_bounds_hold_with_lists(stack: str) -> None:
+    model = cost_model(problem(stack=stack))
+    cut = ConfigTable.joined([configs(tp) for tp in (1, 2, 4)])
+    sharded = ConfigTable({**cut.columns, "zero": np.full(len(cut), 3, dtype=np.int32)})
+    table = ConfigTable.joined([cut, sharded])  # autocast copies weights that are not sharded alone
     cost = model.evaluate(table)
     assert np.all(model.lower_bound(table) <= cost.step_time)
     assert np.all(model.least_memory(table) <= cost.device_memory)
