@@ -164,7 +164,11 @@ def _optimizer(launch: Launch) -> dict[str, Any]:
 
 def _overlap(launch: Launch, recipe: Recipe) -> dict[str, Any]:
     """What runs under compute. A recipe's section comm_overlap, where it has one, overwrites model and ddp at setup."""
-    gradients = launch.config.dp * launch.config.cp > 1 and overlaps_gradients(launch)
+    config = launch.config
+    ranks = config.dp * config.cp
+    # tp ranks that do not divide an expert hold it alike
+    alike = launch.model.is_moe and config.tp * ranks > config.ep * config.etp
+    gradients = (ranks > 1 or alike) and overlaps_gradients(launch)
     of_replicas = {
         "overlap_grad_reduce": gradients,
         "overlap_param_gather": gradients and gathers_aside(launch),

@@ -175,8 +175,9 @@ def test_what_pytorch_dispatches(sequences: int) -> None:
     minimax = pytest.importorskip("transformers.models.minimax.modeling_minimax")
     kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
     lfm2 = pytest.importorskip("transformers.models.lfm2.modeling_lfm2")
-    from tests.cost.test_eager import VIEWS
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    from tests.cost.operations.test_single_operations import VIEWS
 
     class Counted(TorchDispatchMode):  # type: ignore[misc]
         bytes, launches = 0, 0
