@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from planner.frameworks.families import FAMILIES
+from planner.spec.hf.families import facts_of
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.wrappers import text_fields, wrappers
 from planner.spec.load_model import resolve_catalog_name
@@ -49,16 +49,16 @@ class Details:
 
 def read_details(model: ModelSpec) -> Details:
     """The details in the model's configuration, or defaults where it cannot be found again."""
-    fields = _configuration(model)
+    fields, facts = _configuration(model), facts_of(model.family)
     if fields is None:
-        return Details(router_sigmoid=model.family in FAMILIES.sigmoid)
+        return Details(router_sigmoid=facts.sigmoid)
     if (wrapper := fields.get("model_type")) in wrappers():  # what is planned is the text model alone
         text = text_fields(ConfigFields({**fields}, model.source), wrapper).values
         fields = {**text, "model_type": model.family, "tie_word_embeddings": model.tied_embeddings}
     scoring = fields.get("scoring_func", fields.get("score_function"))
-    sigmoid = (scoring or ("sigmoid" if model.family in FAMILIES.sigmoid else "softmax")) == "sigmoid"
+    sigmoid = (scoring or ("sigmoid" if facts.sigmoid else "softmax")) == "sigmoid"
     unsaid = model.family == "qwen3_next" and "norm_topk_prob" not in fields
-    always = unsaid or model.family in FAMILIES.normalized
+    always = unsaid or facts.normalized
     rope = fields.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}  # transformers 5 writes all of the rotation there
     scaling = fields.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
@@ -67,8 +67,7 @@ def read_details(model: ModelSpec) -> Details:
         norm_eps=_number(
             fields, "rms_norm_eps", "layer_norm_epsilon", "norm_epsilon", "layer_norm_eps", "norm_eps"
         ),
-        rotary_fraction=_number({**rope, **fields}, "partial_rotary_factor", "rotary_pct")
-        or FAMILIES.rotated.get(model.family, 1.0),
+        rotary_fraction=_number({**rope, **fields}, "partial_rotary_factor", "rotary_pct") or facts.rotated,
         rope_scaling=scaling if isinstance(scaling, dict) else None,
         router_sigmoid=sigmoid,
         normalize_topk=True if always else bool(fields.get("norm_topk_prob", sigmoid)),
@@ -88,7 +87,7 @@ def left_out(model: ModelSpec) -> list[str]:
         "the rotary base": details.rope_theta is None,
         "the norm epsilon": details.norm_eps is None,
     }
-    if model.position_rows or model.family in ("bloom", "mpt", *FAMILIES.unrotated):
+    if model.position_rows or model.family in ("bloom", "mpt") or not facts_of(model.family).positions:
         silent = {"the norm epsilon": details.norm_eps is None}  # it rotates nothing
     if not any(silent.values()):
         return []

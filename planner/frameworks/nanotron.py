@@ -14,7 +14,6 @@ import numpy as np
 
 from planner.errors import FileInputError, InputError
 from planner.frameworks.details import left_out, unwritten_rotation
-from planner.frameworks.families import TRAITS
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
@@ -36,6 +35,7 @@ from planner.frameworks.rulebook import (
 from planner.frameworks.scripts import HERE, IMAGE, README, job_name, launch_files, readme, started_on_nodes
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import Recompute, Schedule
+from planner.spec.hf.families import facts_of
 from planner.spec.job import Optimizer
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
@@ -166,7 +166,8 @@ def _optimizer(zero: int, steps: int) -> dict[str, Any]:
 
 def _model_config(launch: Launch) -> dict[str, Any]:
     model, details = launch.model, launch.details
-    require(model.family not in TRAITS, TITLE, f"what {model.family} computes", TRAITS.get(model.family))
+    traits = facts_of(model.family).traits
+    require(not traits, TITLE, f"what {model.family} computes", traits)
     require(details.rotary_fraction == 1.0, TITLE, "a partial rotation", details.rotary_fraction)
     plain = not (model.state_spaces or model.gates_attention)
     require(plain, TITLE, "layers of state spaces, delta nets or gated attention", model.name)

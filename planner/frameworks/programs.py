@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Final
 
 from planner.errors import UnsupportedError
-from planner.frameworks.families import FAMILIES
+from planner.spec.hf.families import facts_of
 from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
@@ -42,7 +42,7 @@ def program_text(framework: str) -> str:
 
 def check_program(model: ModelSpec) -> None:
     """Raise `UnsupportedError` for a model that the program cannot build from its configuration."""
-    if model.family in FAMILIES.not_in_library:
+    if not facts_of(model.family).in_library:
         raise UnsupportedError(
             "transformers, which the program runs, must have a causal language model of the family",
             f"{model.family}, of which 5.24 has none",
@@ -52,8 +52,8 @@ def check_program(model: ModelSpec) -> None:
 
 def release_notes(model: ModelSpec) -> list[str]:
     """Which release of transformers the program must find, where not every one of the newest two will do."""
-    if model.family in FAMILIES.since_5_24:
-        return [f"transformers 5.24 or later: those before have no model of the family {model.family}"]
+    if since := facts_of(model.family).since:
+        return [f"transformers {since} or later: those before have no model of the family {model.family}"]
     if model.family == "bailing_hybrid" and any(a.q_lora_rank for a in model.attentions):
         return ["transformers 5.24 or later: those before know no q_lora_rank of bailing_hybrid"]
     return []

@@ -16,8 +16,7 @@ from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.report.words import texts
 from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.hf import known_model_types, read_hf_config, reader
-from planner.spec.hf.families import families, family
-from planner.spec.hf.refused import refused
+from planner.spec.hf.families import families, family, refused
 from planner.spec.hf.wrappers import default_family, wrappers
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec

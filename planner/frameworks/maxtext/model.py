@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from planner.frameworks.details import Details, unwritten_rotation
-from planner.frameworks.families import TRAITS
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Launch
 from planner.frameworks.known import same_architecture
@@ -19,6 +18,7 @@ from planner.frameworks.maxtext.names import CATALOG, IN_BLOCKS, MODELS, TITLE, 
 from planner.frameworks.refuse import require
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import MOST_LAYERS
+from planner.spec.hf.families import facts_of
 from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
@@ -85,7 +85,8 @@ def _groups(model: ModelSpec) -> dict[str, int]:
 
 def _dimensions(model: ModelSpec, details: Details) -> dict[str, Any]:
     what = "models other than its own, and blocks of Llama, Mixtral, Qwen 2 and Qwen 3"
-    require(model.family not in TRAITS, TITLE, f"what {model.family} computes", TRAITS.get(model.family))
+    traits = facts_of(model.family).traits
+    require(not traits, TITLE, f"what {model.family} computes", traits)
     plain = not model.state_spaces and len(model.layer_kinds) == 1 and model.norm_kind is NormKind.RMS
     require(plain and not model.position_rows and not model.head_bias, TITLE, what, model.name)
     layer = model.layers[0]

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.details import Details
-from planner.frameworks.families import TRAITS
 from planner.frameworks.megatron.delta import check_delta_nets, delta_options
 from planner.frameworks.megatron.given import Option
 from planner.frameworks.megatron.heterogeneous import (
@@ -27,6 +26,7 @@ from planner.frameworks.megatron.sparse import UNFUSED_ROTATION, check_sparse, c
 from planner.frameworks.options import option_table
 from planner.frameworks.refuse import unstated
 from planner.spec.attention import Attention, AttentionKind, QkNorm
+from planner.spec.hf.families import facts_of
 from planner.spec.layer import Activation, Moe, NormKind
 from planner.spec.model import ModelSpec
 
@@ -122,8 +122,8 @@ def check_release(model: ModelSpec, version: str) -> None:
 
 def _check(model: ModelSpec) -> None:
     differ = is_heterogeneous(model)
-    if model.family in TRAITS and not differ:
-        raise _refuse(f"what {model.family} computes", TRAITS[model.family])
+    if (traits := facts_of(model.family).traits) and not differ:
+        raise _refuse(f"what {model.family} computes", traits)
     if model.embedding_width != model.hidden or model.embedding_norm or model.head_bias:
         raise _refuse("an embedding projection, an embedding norm or a head bias", model.name)
     if not (model.norm_weight and model.final_norm):

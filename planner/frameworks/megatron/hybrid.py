@@ -14,12 +14,12 @@ from functools import partial
 from typing import Final
 
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.families import TRAITS
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.megatron.given import Arguments, Option
 from planner.frameworks.refuse import unstated
 from planner.spec.attention import Attention
 from planner.spec.dimensions import MOST_LAYERS
+from planner.spec.hf.families import facts_of
 from planner.spec.layer import Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
 from planner.spec.model import ModelSpec
@@ -64,7 +64,7 @@ def check_hybrid(model: ModelSpec) -> None:
 def check_hybrid_release(model: ModelSpec, version: str) -> None:
     """Raise `UnsupportedError` for a release whose hybrids, of Mamba-2 or delta nets, planner does not write; what no
     release can be told is refused elsewhere."""
-    if model.state_spaces and model.family not in TRAITS and version not in RELEASES:
+    if model.state_spaces and not facts_of(model.family).traits and version not in RELEASES:
         must = f"Megatron-LM {version} must be one whose hybrids planner writes: {', '.join(RELEASES)}"
         raise UnsupportedError(must, model.name, f"choose --framework-version {RELEASES[-1]}")
 

@@ -14,9 +14,9 @@ from typing import Final
 
 from planner.catalog.stack_options import DSA_KERNELS
 from planner.errors import InputError, UnsupportedError
-from planner.frameworks.families import TRAITS
 from planner.frameworks.megatron.given import Arguments, Option
 from planner.frameworks.refuse import unstated
+from planner.spec.hf.families import facts_of
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.model import ModelSpec
 from planner.spec.stack.kinds import SparseKernel
@@ -55,7 +55,7 @@ def check_sparse(model: ModelSpec) -> None:
 def check_sparse_release(model: ModelSpec, version: str) -> None:
     """Raise `UnsupportedError` for a release without kernels for sparse attention; no release has DeepSeek-V4's or
     MiniMax-M3's, nor what else some of these families compute."""
-    known = not (model.compresses_keys or model.chooses_blocks or model.family in TRAITS)
+    known = not (model.compresses_keys or model.chooses_blocks or facts_of(model.family).traits)
     if model.indexers and known and version not in RELEASES:
         raise UnsupportedError(
             f"Megatron-LM {version} must have kernels for DeepSeek Sparse Attention, which {model.name} has",

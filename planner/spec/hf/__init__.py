@@ -14,10 +14,9 @@ from typing import Any
 
 from planner.dialect import option
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
-from planner.spec.hf.families import families, family
+from planner.spec.hf.families import families, family, refused
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mistaken import check_head, check_kind_of_file, nested_hint
-from planner.spec.hf.refused import refused
 from planner.spec.hf.wrappers import default_family, text_fields, wrappers
 from planner.spec.model import ModelSpec
 

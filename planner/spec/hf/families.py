@@ -1,7 +1,8 @@
-"""What is known of a model_type before its file is read? Its reader, names and defaults of its fields, plain layers.
+"""What is known of a model_type before its file is read? Its reader, names and defaults of its fields, plain layers,
+what no dimension says of it; or why it is refused.
 
 `families.json` has a row for each; one that is `like` another holds what differs from it. Left out: what a field means,
-which the readers know.
+which the readers know; refused types that nobody trains at scale.
 """
 
 from __future__ import annotations
@@ -65,7 +66,15 @@ class PlainLayers(Row):
 class Family(Row):
     """One model_type. `reader`: module and function; `mtp`: can it also count modules of multi-token prediction?
     `renamed`: names of the library, and what the file calls these fields; `defaults`: what holds where a field is left
-    out or null; `about`: what sets plain `layers` apart."""
+    out or null; `about`: what sets plain `layers` apart.
+
+    `traits`: what no argument states from dimensions, in words: a launcher that is told only these would train another
+    model. `sigmoid`: its router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
+    `normalized`: the weights of chosen experts always add up to 1. `rotated`: share of a head that the library rotates
+    where a configuration does not say. `positions`: does its attention, if it has any, know them? `in_library`: has
+    transformers 5.24 a causal language model of it (models/auto/modeling_auto.py), not only code published with it or a
+    model beside a vision tower? `since`: the release before which there was none, if later than 5.23.
+    """
 
     reader: str = "dense.read_plain"
     mtp: bool = False
@@ -73,6 +82,13 @@ class Family(Row):
     defaults: Mapping[str, int] = {}
     layers: PlainLayers | None = None
     about: str = ""
+    traits: str = ""
+    sigmoid: bool = False
+    normalized: bool = False
+    rotated: float = 1.0
+    positions: bool = True
+    in_library: bool = True
+    since: str = ""
 
 
 def families() -> dict[str, Any]:
@@ -87,3 +103,19 @@ def family(model_type: str) -> Family:
     row = dict(families()[model_type])
     like = row.pop("like", None)
     return Family.model_validate({**families()[like], **row} if like else row)
+
+
+def facts_of(model_type: str) -> Family:
+    """The same, and nothing known of a type without a row, as models have that are described by hand."""
+    return family(model_type) if model_type in families() else Family()
+
+
+@cache
+def refused() -> Mapping[str, str]:
+    """The reason of every refused model_type; `instead`: what planner models of that kind."""
+    held = load_tables("families")
+    reasons: dict[str, str] = {}
+    for row in held["refused"]:
+        why = "; ".join((row["why"], held["instead"][row["instead"]])) if "instead" in row else row["why"]
+        reasons |= dict.fromkeys(row["types"], why)
+    return reasons

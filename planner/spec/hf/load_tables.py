@@ -1,4 +1,4 @@
-"""What do the files of facts beside the readers hold? `families.json`, `wrappers.json` and `refused.json`.
+"""What do the files of facts beside the readers hold? `families.json` and `wrappers.json`.
 
 Left out: what their rows mean, which the modules of these names know.
 """
