@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.cost.flops import layer_counts, model_counts, outer_gemms
 from planner.cost.operations import pairs
-from planner.cost.operations.lists import SCANS, layer_gemms
+from planner.cost.operations.lists import layer_gemms, scan_of
 from planner.cost.operations.operation import Quantity, gemm_flops
 from planner.cost.params import model_parameters, outer_parameters
 from planner.spec.layer import Layer
@@ -66,7 +66,7 @@ def _megatron_scan(model: ModelSpec) -> float:
         elif type(s) is StateSpace:
             total += n * 7.0 * s.inner * s.state
         elif s is not None:
-            total += n * float(SCANS[type(s)].flops(s, 1))
+            total += n * float(scan_of(s).flops(s, 1))
     return total
 
 

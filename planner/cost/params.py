@@ -13,24 +13,22 @@ from planner.cost.operations import embedding_and_loss, experts
 from planner.cost.operations.lists import model_operations
 from planner.cost.operations.operation import NO_PARAMETERS, Weights
 from planner.spec.layer import Layer
+from planner.spec.mixers import MIXERS
 from planner.spec.model import ModelSpec
+from planner.spec.residual import RESIDUALS
 
 KINDS = (
     "embedding",
     "position",
     "attention",
     "indexer",
-    "state_space",
-    "delta_net",
-    "lightning_attention",
-    "short_convolution",
+    *(mixer.kind for mixer in MIXERS),
     "mlp",
     "experts",
     "shared_experts",
     "router",
     "layer_inputs",
-    "residual_streams",
-    "attention_residuals",
+    *(residual.kind for residual in RESIDUALS),
     "norms",
     "final_norm",
     "head",

@@ -46,6 +46,7 @@ from planner.spec.job import FROZEN_BYTES
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
+from planner.spec.residual import RESIDUALS
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import StaysGathered
 
@@ -456,6 +457,6 @@ class ShardModel:
         projections = model.mtp_layers * 2.0 * model.hidden**2
         return (
             outer["head"] * padding / t
-            + sum(outer[kind] for kind in ("final_norm", "residual_streams", "attention_residuals", "mtp"))
+            + sum(outer[kind] for kind in {"final_norm", "mtp", *(residual.kind for residual in RESIDUALS)})
             - projections * (1.0 - 1.0 / t)
         )

@@ -11,7 +11,6 @@ from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.spec.hf.families import facts_of
-from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
@@ -81,21 +80,14 @@ def kernel_words(stack: Stack | None, accelerator: str) -> list[tuple[str, ...]]
 def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> list[str]:
     """What the programs need for that, or do not bring."""
     said = []
-    if model.delta_nets:
-        said.append(
-            "flash-linear-attention and causal-conv1d: without their kernels transformers is far slower"
-        )
-    elif model.mambas:
-        said.append(
-            "mamba-ssm and causal-conv1d: without their kernels transformers scans step by step, far slower"
-        )
-    if any(isinstance(state, ShortConvolution) for state in model.state_spaces):
-        said.append("causal-conv1d: without its kernel transformers takes a slower convolution")
-    if any(isinstance(state, LightningAttention) for state in model.state_spaces):
-        said.append(
-            "a kernel of lightning attention: transformers has none, and without --compile the time of its backward "
-            "pass grows with the square of the sequence"
-        )
+    for mixer in {type(state): state for state in model.state_spaces}.values():
+        if mixer.packages:
+            names = " and ".join(mixer.packages)
+            said.append(f"{names}: kernels of {mixer.title}, without which transformers is far slower")
+        else:
+            said.append(
+                f"a kernel of {mixer.title}: transformers has none, and without --compile is far slower still"
+            )
     if stack is None:
         return [
             *said,

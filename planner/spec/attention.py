@@ -174,6 +174,13 @@ class Attention:
         require(self.heads % self.out_groups == 0, "attention.out_groups must divide attention.heads", groups)
 
     @property
+    def block(self) -> str:
+        """Its module in `cost/operations`."""
+        if self.compression is not None:
+            return "compressed"
+        return "latent" if self.kind is AttentionKind.MLA else "attention"
+
+    @property
     def sparse(self) -> bool:
         """Do kernels that gather keys compute it?"""
         return self.indexer is not None or self.compression is not None

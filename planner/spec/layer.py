@@ -15,6 +15,7 @@ from planner.spec.dimensions import (
     require_positive,
 )
 from planner.spec.mixers import StateSpace
+from planner.spec.residual import Residual
 
 
 class NormKind(StrEnum):
@@ -131,12 +132,7 @@ class Layer:
     MLP read and write, and keys, projections and gates between (Falcon-H1's muP). `then`: a second block that follows
     in the same layer, so that no stage, gathering or recomputation divides both (LongCat-Flash). `side`: width of an
     input of the layer's own, made from the token alone, that multiplies a narrow projection behind the MLP (Gemma 4).
-    `streams`: residual streams, which every branch sums up for its input and mixes as it adds its output, by weights
-    that a projection of all of them gives (manifold-constrained hyper-connections, Xie et al. 2025, arXiv 2512.24880);
-    `streams_apart`: it adds its output to each and mixes none (Hunyuan 4's independent hyper-connections).
-    `earlier`: for every branch how many sums of earlier stretches of layers it attends to beside the running one, by a
-    trained query and normed keys (attention residuals, Kimi Team 2026, arXiv 2603.15031); none: it reads the running
-    sum alone. A layer whose second branch has one more starts a stretch.
+    `residual`: how it adds to the stream, where that is not one sum.
     """
 
     attention: Attention | None
@@ -151,15 +147,10 @@ class Layer:
     multiplied: bool = False
     then: Layer | None = None
     side: int = 0
-    streams: int = 1
-    streams_apart: bool = False
-    earlier: tuple[int, ...] = ()
+    residual: Residual | None = None
 
     def __post_init__(self) -> None:
         require_not_negative("layer", norms=self.norms, side=self.side)
-        require_positive("layer", streams=self.streams)
-        able = not self.earlier or (len(self.earlier) == self.sublayers and self.streams == 1)
-        require(able, "layer.earlier must have a number for every branch of one stream", self.earlier)
         chained = self.then is not None and self.then.then is not None
         require(not chained, "a layer must have at most two blocks", "three")
         require(
@@ -168,6 +159,8 @@ class Layer:
             f"mlp={self.mlp}, moe={self.moe}",
         )
         require(self.sublayers > 0, "a layer must have something to compute", "nothing")
+        if self.residual is not None:
+            self.residual.check(self.sublayers)
 
     @property
     def blocks(self) -> tuple[Layer, ...]:
@@ -189,22 +182,6 @@ class Layer:
     def mixes_twice(self) -> bool:
         """Do attention and a state space stand side by side?"""
         return self.attention is not None and self.state_space is not None
-
-    @property
-    def stream_weights(self) -> int:
-        """Numbers a token that weigh its streams at a branch: n of its input, n of its output, n^2 of the mixture."""
-        n = self.streams
-        return 0 if n == 1 else 2 * n if self.streams_apart else (2 + n) * n
-
-    @property
-    def sources(self) -> tuple[int, ...]:
-        """Sums that each branch attends to, where there are several."""
-        return tuple(count + 1 for count in self.earlier if count)
-
-    @property
-    def starts_stretch(self) -> int:
-        """Sums that the layers from this one on attend to; 0 where it starts no stretch of them."""
-        return self.earlier[-1] if self.earlier and self.earlier[-1] > self.earlier[0] else 0
 
     @property
     def sublayers(self) -> int:

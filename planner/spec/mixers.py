@@ -1,12 +1,13 @@
 """What stands in a layer in place of attention? State spaces, delta rules, linear attention, short convolutions.
 
-Their fields are those of a Mamba-2 mixer, which the others reuse. Left out: time and memory (`cost/operations/`).
+Their fields are those of a Mamba-2 mixer, which the others reuse. A new one is a dataclass here, named in `MIXERS`.
+Left out: time and memory (`cost/operations/`, a module named as `kind`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from planner.spec.dimensions import require, require_not_negative, require_not_too_large, require_positive
 
@@ -18,6 +19,8 @@ class StateSpace:
     `state`: width of a head's state (N). `groups`: heads of a group share B and C. `conv`: taps of the causal
     convolution over x, B and C. `chunk`: tokens that the scan works on as one block. `bias`: of both projections.
     `norm`: the gated output passes a norm before the last projection.
+
+    `kind`: of its parameters, and its module in `cost/operations`. `packages`: those whose kernels transformers runs.
     """
 
     heads: int
@@ -29,7 +32,8 @@ class StateSpace:
     conv_bias: bool = True
     bias: bool = False
     norm: bool = True
-    kind: ClassVar[str] = "state_space"  # of parameters
+    kind: ClassVar[str] = "state_space"
+    packages: ClassVar[tuple[str, ...]] = ("mamba-ssm", "causal-conv1d")
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("heads", "head_dim", "state", "groups", "chunk")}
@@ -87,6 +91,7 @@ class DeltaNet(StateSpace):
     gate_rank: int = 0
     whole_gate: bool = False
     kind: ClassVar[str] = "delta_net"
+    packages: ClassVar[tuple[str, ...]] = ("flash-linear-attention", "causal-conv1d")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,6 +130,7 @@ class LightningAttention(StateSpace):
     conv: int = 0
     conv_bias: bool = False
     kind: ClassVar[str] = "lightning_attention"
+    packages: ClassVar[tuple[str, ...]] = ()
 
     @property
     def title(self) -> str:
@@ -145,6 +151,7 @@ class ShortConvolution(StateSpace):
     conv: int = 3
     conv_bias: bool = False
     kind: ClassVar[str] = "short_convolution"
+    packages: ClassVar[tuple[str, ...]] = ("causal-conv1d",)
 
     @property
     def title(self) -> str:
@@ -162,3 +169,6 @@ class ShortConvolution(StateSpace):
     def in_width(self) -> int:
         """Outputs of the input projection: both gates and what they multiply."""
         return 3 * self.inner
+
+
+MIXERS: Final[tuple[type[StateSpace], ...]] = (StateSpace, DeltaNet, LightningAttention, ShortConvolution)

@@ -24,6 +24,7 @@ from planner.spec.findings import Finding
 from planner.spec.indexer import Indexer
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.mixers import DeltaNet, StateSpace
+from planner.spec.residual import AttentionResiduals, Residual
 
 
 @dataclass(frozen=True)
@@ -103,21 +104,25 @@ class ModelSpec:
         return sum(layer.side for layer in self.layers)
 
     @property
+    def residual(self) -> Residual | None:
+        """How the last layer adds to the residual stream, where that is not one sum; all have the same kind."""
+        return self.layers[-1].residual
+
+    @property
     def streams(self) -> int:
         """Residual streams between layers."""
-        return max(layer.streams for layer in self.layer_kinds)
+        return 1 if self.residual is None else self.residual.streams
 
     @property
     def attends_to_residuals(self) -> bool:
         """Do branches read sums of earlier layers by attention residuals?"""
-        return any(layer.earlier for layer in self.layer_kinds)
+        return isinstance(self.residual, AttentionResiduals)
 
     @property
     def passed_streams(self) -> float:
-        """Tensors as wide as the hidden state from stage to stage: of attention residuals the mean over all layers."""
-        if not self.attends_to_residuals:
-            return self.streams
-        return 1 + sum(layer.earlier[0] for layer in self.layers if layer.earlier) / self.num_layers
+        """Tensors as wide as the hidden state from stage to stage, the mean over all layers."""
+        passed = (1 if layer.residual is None else layer.residual.passed for layer in self.layers)
+        return sum(passed) / self.num_layers
 
     @property
     def gathers_keys(self) -> bool:

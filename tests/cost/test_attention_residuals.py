@@ -24,6 +24,7 @@ from planner.spec.load_model import load_model
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
+from planner.spec.residual import AttentionResiduals
 from tests.problems import costs, layer_activations, problem
 
 K3 = load_model("kimi-k3")
@@ -91,13 +92,14 @@ class TestParameters:
 class TestSums:
     def test_what_each_branch_attends_to(self) -> None:
         """The first branch of a layer that starts a stretch does not see the sum that it hands on, the second does."""
-        assert [y.earlier for y in read().layers] == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]
-        assert K3.layers[-1].earlier == (8, 8)
-        assert [y.starts_stretch for y in read().layers] == [1, 0, 2, 0, 3, 0]
+        found = [y.residual for y in read().layers if isinstance(y.residual, AttentionResiduals)]
+        assert [r.earlier for r in found] == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]
+        assert K3.layers[-1].residual == AttentionResiduals((8, 8))
+        assert [r.starts_stretch for r in found] == [1, 0, 2, 0, 3, 0]
 
     def test_every_branch_needs_a_number(self) -> None:
         with pytest.raises(InputError, match="earlier"):
-            replace(read().layers[0], earlier=(1,))
+            replace(read().layers[0], residual=AttentionResiduals((1,)))
 
     def test_kept_by_hand(self) -> None:
         """8 bytes of every value of every sum; of a layer that starts a stretch all sums so far, recomputed or not."""
@@ -105,7 +107,7 @@ class TestSums:
         model, kernels, recipe = subject.model, subject.stack.kernels, RECIPES[Precision.BF16]
         x = costs(subject).layers.shape(ConfigTable.of([ParallelConfig(dp=16)]), model.layers[2])
         layer = model.layers[2]
-        plain = layer_activations(replace(layer, earlier=()), model, x, kernels, recipe)
+        plain = layer_activations(replace(layer, residual=None), model, x, kernels, recipe)
         with_sums = layer_activations(layer, model, x, kernels, recipe)
         stream = x.tokens * 256
         assert with_sums["residual"] - plain["residual"] == pytest.approx(8 * stream * (2 + 3))

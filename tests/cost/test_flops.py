@@ -24,6 +24,7 @@ from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.mixers import DeltaNet, ShortConvolution
+from planner.spec.residual import AttentionResiduals
 
 ORACLE = [row for row in published_cases("oracles/flops_oracle.csv") if not row["caveat"]]
 PLAIN = Attention(AttentionKind.GQA, 8, 2, 16, 16)
@@ -93,7 +94,8 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
         elif s is not None:  # convolution; where heads have a time step its bias, decay and skip; a norm
             norm = 0 if isinstance(s, ShortConvolution) else s.inner
             rest -= s.conv_width * (s.conv + s.conv_bias) + 3 * s.scalars * s.heads + norm
-        rest -= 2 * spec.hidden * len(layer.earlier)  # a query and a norm of keys for every branch
+        if isinstance(layer.residual, AttentionResiduals):  # a query and a norm of keys for every branch
+            rest -= 2 * spec.hidden * len(layer.residual.earlier)
         rest -= moe.latent * moe.latent_norm if moe else 0
         if a and a.indexer and not a.indexer.shared:  # scale and shift of the norm of its key
             rest -= 2 * a.indexer.head_dim

@@ -19,6 +19,7 @@ from planner.spec.config import (
     Recompute,
     Schedule,
 )
+from planner.spec.residual import AttentionResiduals
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, Stack
 from planner.spec.stack.kinds import PipelineSplit, RecomputedLayers
@@ -75,7 +76,10 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     ),
     "attention-residuals-vpp": (
         replace(
-            DENSE, model=replace(DENSE.model, layers=(replace(DENSE.model.layers[0], earlier=(1, 1)),) * 8)
+            DENSE,
+            model=replace(
+                DENSE.model, layers=(replace(DENSE.model.layers[0], residual=AttentionResiduals((1, 1))),) * 8
+            ),
         ),
         {"pp": 2, "vpp": 2, "dp": 8},
         ("vpp=2",),

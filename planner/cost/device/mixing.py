@@ -24,7 +24,7 @@ from planner.cost.device.kernels import (
 )
 from planner.cost.device.rates import HALF, DeviceRates
 from planner.cost.network.context import gathers_in_ring, merged_bytes
-from planner.cost.operations.lists import SCANS, gathering_of
+from planner.cost.operations.lists import gathering_of, scan_of
 from planner.cost.operations.sparse import Device, Sight, sight_of
 from planner.cost.operations.state_space import cut_of
 from planner.spec.attention import Attention
@@ -66,7 +66,7 @@ class MixingModel:
         if job.packed:  # texts of a sequence run side by side
             seq = np.full_like(seq, job.attended_length)
         fused = not self.rates.problem.stack.kernels.single_operations
-        return SCANS[type(s)].seconds(
+        return scan_of(s).seconds(
             s, cut, act, interleaved, seq, self.rates.bandwidth, self.rates.wide_peak, fused
         )
 

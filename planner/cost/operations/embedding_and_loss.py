@@ -6,12 +6,13 @@ Single operations of PyTorch are counted in transformers (loss/loss_utils.py For
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.cost.cut import LayerShape
 from planner.cost.device.chunked_loss import gradient_temporaries, is_chunked, loss_parts
+from planner.cost.operations.lists import residual_of
 from planner.cost.operations.norms import (
     NORM_WORKING,
     STATISTIC_BYTES,
@@ -29,7 +30,7 @@ from planner.cost.operations.operation import (
     product,
     with_something,
 )
-from planner.cost.operations.residual import MULTIPLIED_PASSES, RESIDUAL_KEPT, SUM_PASSES
+from planner.cost.operations.residual import MULTIPLIED_PASSES, SUM_PASSES
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import PrecisionRecipe
@@ -47,19 +48,18 @@ def operations(model: ModelSpec) -> tuple[Operation, ...]:
     The embedding with tables of layers' own inputs, their projection, a widening one (OPT-350m); positions, and factors
     of the frequencies with which pairs of channels turn, one set for all layers, which later stages hold once more
     (transformers 5.24 models/mistral_large4/modeling_mistral_large4.py MistralLarge4TextRotaryEmbedding.alpha); norms
-    after the embedding, before the head and of layers' own inputs; what sums up the residual streams (a projection, its
-    biases, a scale), or the stretches of layers (a query, a norm of keys); the head, whose weight is 0 where it is
-    tied. Of every multi-token-prediction module without its layers: a projection of the embedding and every residual
-    stream, three norms (of the previous hidden state, of the next token's embedding, before the head; Liu et al. 2024,
-    arXiv 2412.19437, section 2.2), what sums up its streams (Megatron-Bridge models/deepseek/deepseek_v4_bridge.py:
-    hc_head of a prediction layer), and the head again.
+    after the embedding, before the head and of layers' own inputs; what sums up the residual streams, or the stretches
+    of layers; the head, whose weight is 0 where it is tied. Of every multi-token-prediction module without its layers:
+    a projection of the embedding and every residual stream, three norms (of the previous hidden state, of the next
+    token's embedding, before the head; Liu et al. 2024, arXiv 2412.19437, section 2.2), what sums up its streams
+    (Megatron-Bridge models/deepseek/deepseek_v4_bridge.py: hc_head of a prediction layer), and the head again.
     """
     h, width, n, side = model.hidden, model.embedding_width, model.streams, model.side_width
     scale = h * (1 + model.norm_bias) * model.norm_weight
     norms = scale * (model.final_norm + model.embedding_norm) + max(layer.side for layer in model.layer_kinds)
     narrow = width if width != h else 0
-    head, streams = Gemm("head", width, model.vocab, Shard.COLUMN), Gemm("last_streams", n * h, n, Shard.NONE)
-    summed = Weights(replicated=n * (n * h + 1) + 1)
+    head, residual = Gemm("head", width, model.vocab, Shard.COLUMN), model.residual
+    summed = () if residual is None else residual_of(residual).outer(residual, h)
     logits = width * model.vocab * (not model.tied_embeddings) + model.vocab * model.head_bias
 
     def table(kind: str, parameters: int) -> Operation:
@@ -71,8 +71,7 @@ def operations(model: ModelSpec) -> tuple[Operation, ...]:
         product(Gemm("side_inputs", h, side, Shard.NONE), "embedding"),
         table("position", model.position_rows * h + model.rotary_scales),
         table("final_norm", norms),
-        table("attention_residuals", 2 * h * model.attends_to_residuals),
-        *((Operation("last_streams", "residual_streams", streams, summed),) if n > 1 else ()),
+        *summed,
         product(Gemm("project_out", h, narrow, Shard.NONE), "head"),
         Operation("head", "head", head, Weights(column_row=logits)),
     )
@@ -80,7 +79,7 @@ def operations(model: ModelSpec) -> tuple[Operation, ...]:
     predicting = (
         Operation("mtp_projection", "mtp", projection, Weights(replicated=2 * h**2)),
         table("mtp", 3 * scale),
-        *((Operation("last_streams", "mtp", streams, summed),) if n > 1 else ()),
+        *(replace(op, kind="mtp") for op in summed if n > 1),
         Operation("head", "mtp", head),
     )
     return with_something((*ahead, *predicting * model.mtp_layers))
@@ -124,8 +123,8 @@ def head_activations(
     act, stream, gathered = run.act, run.stream(x), run.gathered(x)
     inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
     inputs = inputs + act * x.tokens * model.side_width  # the norm of layers' own inputs
-    inputs = inputs + act * stream * model.streams * (model.streams > 1)
-    inputs = inputs + RESIDUAL_KEPT * stream * max(model.layers[-1].sources, default=0)
+    if (residual := model.residual) is not None:
+        inputs = inputs + residual_of(residual).kept_behind(residual, run, x)
     norm = eager_norm_bytes(run)
     inputs = inputs + norm * (stream + x.tokens * model.side_width)
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)

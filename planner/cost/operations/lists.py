@@ -1,51 +1,42 @@
 """Which operations does a layer run, in order? Of every kind of block its own module makes the list.
 
-A new kind of block is a dataclass in `spec/` and a module here, named in `SCANS` or chosen in `attention_of`. Left out:
-the embedding and the head, which stand outside layers (`embedding_and_loss.py`).
+A new kind of block is a dataclass in `spec/` that names its module here. Left out: the embedding and the head, which
+stand outside layers (`embedding_and_loss.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from types import ModuleType
-from typing import Final
 
-from planner.cost.operations import (
-    attention,
-    compressed,
-    delta_net,
-    experts,
-    latent,
-    lightning,
-    mlp,
-    norms,
-    own_input,
-    residual,
-    short_convolution,
-    sparse,
-    sparse_blocks,
-    state_space,
-)
+from planner.cost.operations import experts, mlp, norms, own_input, residual, sparse, sparse_blocks
 from planner.cost.operations.operation import Gemm, Operation, Run, with_something
-from planner.spec.attention import Attention, AttentionKind
+from planner.spec.attention import Attention
 from planner.spec.layer import Layer
-from planner.spec.mixers import DeltaNet, LightningAttention, ShortConvolution, StateSpace
+from planner.spec.mixers import StateSpace
+from planner.spec.residual import Residual
 
-# Of mixers in attention's place: `operations`, seconds between the projections, FLOPs.
-SCANS: Final[dict[type[StateSpace], ModuleType]] = {
-    StateSpace: state_space,
-    DeltaNet: delta_net,
-    LightningAttention: lightning,
-    ShortConvolution: short_convolution,
-}
+
+@cache
+def _module(name: str) -> ModuleType:
+    return import_module(f"planner.cost.operations.{name}")
+
+
+def scan_of(s: StateSpace) -> ModuleType:
+    """The module of a mixer in attention's place: `operations`, `seconds` between the projections, `flops`."""
+    return _module(s.kind)
 
 
 def attention_of(a: Attention) -> ModuleType:
-    """The module of a kind of attention."""
-    if a.compression is not None:
-        return compressed
-    return latent if a.kind is AttentionKind.MLA else attention
+    """The module of a kind of attention: `operations`."""
+    return _module(a.block)
+
+
+def residual_of(r: Residual) -> ModuleType:
+    """The module of a way of adding to the stream: `operations` of a layer, `outer` ones and what they keep."""
+    return _module(r.block)
 
 
 def gathering_of(a: Attention) -> ModuleType:
@@ -58,9 +49,12 @@ def layer_operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     if layer.then is not None:
         return tuple(op for block in layer.blocks for op in layer_operations(block, run))
     a, s, constants = layer.attention, layer.state_space, layer.multiplied
-    found = [*residual.operations(layer, run), *norms.operations(layer, run)]
+    found = [*residual.operations(layer, run)]
+    if layer.residual is not None:
+        found += residual_of(layer.residual).operations(layer.residual, layer, run)
+    found += norms.operations(layer, run)
     if s is not None:
-        found += SCANS[type(s)].operations(s, run, layer.mixes_twice)
+        found += scan_of(s).operations(s, run, layer.mixes_twice)
         if constants:
             found += residual.multiplied(
                 run, 2.0, lambda x: s.in_width + 0.0 * x.t, residual.MULTIPLIED_LAUNCHES

@@ -16,6 +16,7 @@ from planner.spec.hf.parts import read_core, rotary_model
 from planner.spec.indexer import Compression, Indexer
 from planner.spec.layer import Layer, Moe
 from planner.spec.model import ModelSpec
+from planner.spec.residual import HyperConnections
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 # of the files as published, which list numbers
@@ -40,9 +41,9 @@ def read_deepseek_v4(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
         _SPARSE: replace(attention, compression=Compression(rates[_SPARSE], overlap=True), indexer=index),
         _HEAVY: replace(attention, compression=Compression(rates[_HEAVY])),
     }
-    streams, moe = f.integer("hc_mult", default=4, least=2), _experts(f)
+    streams, moe = HyperConnections(f.integer("hc_mult", default=4, least=2)), _experts(f)
     kinds = _kinds(f, core.num_layers)
-    layers = [Layer(of_kind[kind], None, moe, streams=streams) for kind in kinds]
+    layers = [Layer(of_kind[kind], None, moe, residual=streams) for kind in kinds]
     model = rotary_model(f, name, core, tuple(layers[: core.num_layers]), max_position=1048576)
     if not with_mtp:
         return model
@@ -50,7 +51,7 @@ def read_deepseek_v4(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     behind = set(layers[core.num_layers : core.num_layers + modules])
     if len(behind) > 1:
         raise f.error("compress_ratios", "must be the same for all MTP modules", modules, "plan one module")
-    block = (*behind,) or (Layer(of_kind[_SLIDING], None, moe, streams=streams),)
+    block = (*behind,) or (Layer(of_kind[_SLIDING], None, moe, residual=streams),)
     return replace(model, mtp_layers=modules, mtp_block=block if modules else (), assumed=tuple(f.assumed))
 
 

@@ -17,6 +17,7 @@ from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotar
 from planner.spec.layer import Layer, Moe
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
+from planner.spec.residual import AttentionResiduals
 
 _TYPES = ("full_attention", "linear_attention")
 
@@ -170,7 +171,8 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
     attention = replace(latent_attention(f, default_q_rank=None), output_gate=gated)
     layers, stretch = _dealt(kinds, attention, net, blocks), f.optional_integer("attn_res_block_size")
     if stretch is not None:
-        layers = tuple(replace(y, earlier=(-(-i // stretch), i // stretch + 1)) for i, y in enumerate(layers))
+        sums = (AttentionResiduals((-(-i // stretch), i // stretch + 1)) for i in range(len(layers)))
+        layers = tuple(replace(y, residual=own) for y, own in zip(layers, sums, strict=True))
     model = rotary_model(f, name, core, layers, max_position=1048576)
     family = K3 if whole or latent or gated or stretch else model.family
     return replace(

@@ -20,6 +20,7 @@ from planner.spec.hf.parts import Core, grouped_attention, read_core, refuse_unr
 from planner.spec.indexer import Indexer
 from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.model import ModelSpec
+from planner.spec.residual import HyperConnections
 
 _FULL, _SHARED = "full", "shared"
 
@@ -47,15 +48,15 @@ def read_hy_v4_vl(f: ConfigFields, name: str) -> ModelSpec:
 
 
 def _hy_v4(f: ConfigFields, name: str, q_rank: int, index_heads: int) -> ModelSpec:
-    streams = f.integer("hc_mult", default=4, least=2)
+    streams = HyperConnections(f.integer("hc_mult", default=4, least=2), mixed=False)
     kinds = _indexer_types(f, read_core(f).num_layers, every=4)
     model = _sparse(f, name, False, kinds, q_rank=q_rank, index_heads=index_heads, dense=1)
-    layers = (
-        replace(y, attention=replace(y.attention, sinks=True, output_gate=True), streams=streams)
+    layers = tuple(
+        replace(y, attention=replace(y.attention, sinks=True, output_gate=True), residual=streams)
         for y in model.layers
         if y.attention is not None
     )
-    return replace(model, layers=tuple(replace(y, streams_apart=True) for y in layers))
+    return replace(model, layers=layers)
 
 
 def _indexer_types(f: ConfigFields, layers: int, every: int = 1) -> list[str]:

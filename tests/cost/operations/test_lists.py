@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
-from planner.cost.operations.lists import SCANS, attention_of, layer_operations, model_operations
+from planner.cost.operations.lists import attention_of, layer_operations, model_operations
 from planner.cost.operations.operation import Run
 from planner.cost.params import KINDS
 from planner.spec.attention import AttentionKind
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES
 from planner.spec.load_model import catalog_models, load_model
-from planner.spec.mixers import StateSpace
+from planner.spec.mixers import MIXERS, StateSpace
+from planner.spec.residual import RESIDUALS, Residual
 from planner.spec.stack.time import Kernels
 from tests.cost.memory.test_activations import shape
 from tests.problems import attention
@@ -25,9 +28,17 @@ def kinds_of(base: type[StateSpace]) -> set[type[StateSpace]]:
 
 
 def test_every_mixer_of_the_specification_has_a_module() -> None:
-    assert set(SCANS) == kinds_of(StateSpace)
-    for module in SCANS.values():
+    assert set(MIXERS) == kinds_of(StateSpace)
+    for mixer in MIXERS:
+        module = import_module(f"planner.cost.operations.{mixer.kind}")
         assert {"operations", "seconds", "flops"} <= set(vars(module))
+
+
+def test_every_way_to_add_to_the_stream_has_a_module() -> None:
+    assert set(RESIDUALS) == set(Residual.__subclasses__())
+    for residual in RESIDUALS:
+        module = import_module(f"planner.cost.operations.{residual.block}")
+        assert {"operations", "outer", "kept_behind"} <= set(vars(module))
 
 
 @pytest.mark.parametrize("kind", AttentionKind)

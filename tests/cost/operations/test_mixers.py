@@ -11,7 +11,7 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.flops import model_flops
-from planner.cost.operations import lightning, short_convolution
+from planner.cost.operations import lightning_attention, short_convolution
 from planner.cost.operations.delta_net import EAGER_DECAY
 from planner.cost.operations.state_space import cut_of, reached_bandwidth
 from planner.cost.params import layer_parameters, model_parameters
@@ -60,15 +60,15 @@ class TestLightning:
     def test_work_of_a_block_product_by_product(self) -> None:
         q, d = 256, 128
         block = 2 * (q * d * q + q * q * d + q * d * d + d * q * d)  # Q K^T, with V, with the state, K^T V
-        assert lightning.flops(TEXT, 1) * q == 64 * block
+        assert lightning_attention.flops(TEXT, 1) * q == 64 * block
         assert model_flops(
             load_model("minimax-text-01"), 1, 8192
-        ).forward_scan == 70 * 8192 * lightning.flops(TEXT, 1)
+        ).forward_scan == 70 * 8192 * lightning_attention.flops(TEXT, 1)
 
     def test_traffic_of_single_operations_by_hand(self) -> None:
         cut = cut_of(SMALL, 256.0, 1.0, 1.0)
         i, scores, states = 128, 4 * 16, 128 * 32 / 16
-        ahead, back = lightning.traffic(SMALL, cut, 2.0, 0.0, 256.0, fused=False)
+        ahead, back = lightning_attention.traffic(SMALL, cut, 2.0, 0.0, 256.0, fused=False)
         assert ahead == 256 * (2 * (30 * i + 5 * scores + 7 * states) + 36 * i)
         # sixteen blocks, whose gradients are laid into the whole sequence one by one
         assert back == 256 * (2 * ((50 + 12 * 16) * i + 7 * scores + 9 * states) + 92 * i)
@@ -92,11 +92,13 @@ class TestLightning:
     def test_what_is_kept(self) -> None:
         cut = cut_of(TEXT, 1.0, 1.0, 1.0)
         both = 2 * (64 * 256 + 64 * 128 * 128 / 256)
-        fused, single = (lightning.kept_parts(TEXT, cut, 2.0, 2.0, fused) for fused in (True, False))
+        fused, single = (
+            lightning_attention.kept_parts(TEXT, cut, 2.0, 2.0, fused) for fused in (True, False)
+        )
         assert fused["state_space"] == 2 * 8 * 8192 + both
         assert single["state_space"] == (2 * 11 + 6) * 8192 + both
         assert fused["state_out"] == 2 * 8192
-        assert lightning.working_bytes(TEXT, cut, 2.0) == 20 * 8192
+        assert lightning_attention.working_bytes(TEXT, cut, 2.0) == 20 * 8192
 
     def test_published_files_are_read_in_their_own_spelling(self) -> None:
         fields = {"num_hidden_layers": 8, "head_dim": 128, "num_local_experts": 4}
@@ -222,13 +224,13 @@ def test_what_pytorch_dispatches(sequences: int) -> None:
         counted[layer] = np.array([ahead.bytes, back.bytes]) / (sequences * tokens), ahead.launches
     cut = cut_of(SMALL, 1.0, 1.0, 1.0)
     several = float(sequences > 1)
-    expected = lightning.traffic(SMALL, cut, 2.0, several, float(tokens), fused=False)
+    expected = lightning_attention.traffic(SMALL, cut, 2.0, several, float(tokens), fused=False)
     assert counted[blocks][0] == pytest.approx(expected, rel=0.02)
     if (
         sequences == 1
     ):  # its own norm is counted there as the layer's and a sum; three products are not counted here
         assert counted[blocks][1] + 12 == pytest.approx(
-            lightning.launches(SMALL, float(tokens), True), rel=0.05
+            lightning_attention.launches(SMALL, float(tokens), True), rel=0.05
         )
     assert counted[gate][0] == pytest.approx(128 * np.array([EAGER_DECAY[0] - 8, EAGER_DECAY[1]]), rel=0.02)
     ahead, back = short_convolution.PASSES[False]

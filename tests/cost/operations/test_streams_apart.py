@@ -69,7 +69,7 @@ class TestWork:
 
     def test_a_branch_weighs_its_input_and_its_output_alone(self) -> None:
         layer = read().layers[0]
-        mixed = replace(layer, streams_apart=False)
+        mixed = replace(layer, residual=replace(layer.residual, mixed=True))
         weigh = [[g.out_features for g in layer_gemms(y, 256) if g.name == "streams"] for y in (layer, mixed)]
         assert weigh == [[8, 8], [24, 24]]
         assert layer_tensors(mixed, 256)[1] - layer_tensors(layer, 256)[1] == 2  # a scale of each branch
