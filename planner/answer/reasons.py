@@ -23,6 +23,7 @@ from planner.spec.planfile import (
     Confidence,
     Memory,
 )
+from planner.spec.residual import HyperConnections
 from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND, Stack, elsewhere
 
@@ -131,7 +132,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append(finding("residuals_by_bytes"))
     if problem.model.compresses_keys and level != CalibrationLevel.L3:
         notes.append(finding("compressed_as_chosen"))
-    if problem.model.streams > 1 and level != CalibrationLevel.L3:
+    if isinstance(problem.model.residual, HyperConnections) and level != CalibrationLevel.L3:
         notes.append(finding("streams_by_bytes"))
     if problem.model.chooses_blocks and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND

@@ -27,10 +27,11 @@ def outer_gemms(model: ModelSpec) -> tuple[Gemm, ...]:
 class ModelFlops:
     """FLOPs of one forward and backward pass over a batch.
 
-    `forward_linear`: all matrix products with weights, experts included. `forward_attention`: full square, windows and
-    what an indexer chooses ignored. `forward_scan`: of state spaces alone.
-    `forward_indexer`: scores of indexers over the full square. `backward`: 2 x forward (one product for the input's
-    gradient, one for the weight's), on the full square; of indexers what their loss needs (`indexer_backward_flops`).
+    `forward_linear`: all matrix products with weights, experts included, and those that mix residual streams.
+    `forward_attention`: full square, windows and what an indexer chooses ignored. `forward_scan`: of state spaces
+    alone. `forward_indexer`: scores of indexers over the full square. `backward`: 2 x forward (one product for the
+    input's gradient, one for the weight's), on the full square; of indexers what their loss needs
+    (`indexer_backward_flops`).
     """
 
     forward_linear: float
@@ -74,7 +75,7 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
                 backward += 0 if op.product.detached else 2 * ahead
             if op.flops is not None:
                 ahead = count * op.flops(batch, seq)
-                forward[op.name] += ahead
+                forward[op.name if op.name in forward else "linear"] += ahead
                 backward += 2 * ahead if op.flops_back is None else count * op.flops_back(batch, seq)
     return ModelFlops(forward["linear"], forward["core_attn"], forward["scan"], forward["indexer"], backward)
 

@@ -40,15 +40,18 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True)
 class Mlp:
-    """A dense feed-forward block; `gated` ones have two input projections."""
+    """A dense feed-forward block; `gated` ones have two input projections. `cut`: what its gate has of a token below a
+    quantile of a normal distribution is set to 0 (Gemma 3n)."""
 
     ffn: int
     gated: bool
     bias: bool
     activation: Activation
+    cut: bool = False
 
     def __post_init__(self) -> None:
         require_positive("mlp", ffn=self.ffn)
+        require(self.gated or not self.cut, "mlp.cut is of a gate", "gated=false")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,12 @@ from planner.spec.layer import Activation, Mlp
 # Gate's activation 2 and product 3 in single operations; backward two products 3 and 3, the activation 3. Without a
 # gate one kernel.
 ACTIVATION_PASSES: Final = {True: (5.0, 9.0), False: (2.0, 3.0)}
+# Setting to 0 what lies below a quantile of a token's values. In single operations: mean 1, deviation 1, difference 2,
+# ReLU 2; backward ReLU 3, the difference's gradient 3, the mean's 5, the deviation's 7, as PyTorch dispatches them
+# (models/gemma3n/modeling_gemma3n.py Gemma3nTextMLP._gaussian_topk). Else, values read once more for their statistics,
+# and backward with their gradients.
+CUT_PASSES: Final = {True: (6.0, 18.0), False: (1.0, 2.0)}
+CUT_LAUNCHES: Final = (1.0, 22.0)
 # Forward launches of the second half of a layer: norm, fc1, activation, fc2, add; norm 8, activation 2, products 3, sum
 # 1 in single operations.
 LAUNCHES: Final = (5.0, 14.0)
@@ -71,7 +77,24 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
     return (
         product(first, "mlp", mlp.bias, modules={"mlp": 1.0}),
         activation,
+        *(_cut(mlp, run) if mlp.cut else ()),
         product(second, "mlp", mlp.bias, modules={"mlp": 1.0}),
         *summed_gradients(run, mlp.gated),
         *(multiplied(run, 1.0, lambda x: ffn / x.t) if multiplies else ()),
     )
+
+
+def _cut(mlp: Mlp, run: Run) -> tuple[Operation, ...]:
+    """What the gate has below a quantile set to 0, of which single operations keep what is left."""
+    single = run.single(run.kernels.fused_activation)
+    ahead, back = CUT_PASSES[single]
+
+    def values(x: LayerShape) -> Array:
+        return run.act * x.tokens * mlp.ffn / x.t
+
+    cut = Operation(
+        "mlp_cut", modules={"mlp": 1.0}, graph="mlp", launches=run.launches(*CUT_LAUNCHES),
+        moved=lambda x: ahead * values(x), moved_back=lambda x: back * values(x),
+        kept={"mlp": lambda x: single * values(x)},
+    )  # fmt: skip
+    return (cut,)

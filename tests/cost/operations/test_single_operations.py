@@ -83,6 +83,21 @@ def test_a_layer_by_hand() -> None:
     assert counted(trained=False)[1] == pytest.approx(counted()[1] - 8)
 
 
+def test_a_gate_that_is_cut_by_hand() -> None:
+    """Mean 1, deviation 1, difference 2, ReLU 2 more passes forward, 18 backward; what is left is kept beside."""
+    model = load_model("llama-2-7b")
+    layer = model.layers[0]
+    assert layer.mlp is not None
+    run = Run.of_model(model, SINGLE, RECIPES[Precision.BF16])
+    ffn = 2.0 * layer.mlp.ffn
+    plain, cut = (layer_operations(replace(layer, mlp=replace(layer.mlp, cut=c)), run) for c in (False, True))
+    more = [sum(m[i][0] for m in moved(cut, ONE).values()) for i in (0, 1)]
+    less = [sum(m[i][0] for m in moved(plain, ONE).values()) for i in (0, 1)]
+    assert (more[0] - less[0], more[1] - less[1]) == (6 * ffn, 18 * ffn)
+    kept = [sum(op.kept["mlp"](ONE)[0] for op in ops if "mlp" in op.kept) for ops in (plain, cut)]
+    assert kept[1] - kept[0] == ffn
+
+
 def test_a_loss_by_hand() -> None:
     # cast 6, logarithm 8, zeros 4, back through the softmax 12, cast 6
     assert loss_bytes(2.0) == 36.0
