@@ -93,7 +93,7 @@ class Family(Row):
 
 def families() -> dict[str, Any]:
     """The rows of all families by model_type, as they stand in the file."""
-    rows: dict[str, Any] = load_tables("families")["families"]
+    rows: dict[str, Any] = load_tables()["families"]
     return rows
 
 
@@ -113,7 +113,7 @@ def facts_of(model_type: str) -> Family:
 @cache
 def refused() -> Mapping[str, str]:
     """The reason of every refused model_type; `instead`: what planner models of that kind."""
-    held = load_tables("families")
+    held = load_tables()
     reasons: dict[str, str] = {}
     for row in held["refused"]:
         why = "; ".join((row["why"], held["instead"][row["instead"]])) if "instead" in row else row["why"]

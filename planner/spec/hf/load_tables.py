@@ -1,6 +1,6 @@
-"""What do the files of facts beside the readers hold? `families.json` and `wrappers.json`.
+"""What does `families.json` hold, the file of facts beside the readers?
 
-Left out: what their rows mean, which the modules of these names know.
+Left out: what its rows mean, which `families.py` and `wrappers.py` know.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 @cache
-def load_tables(name: str) -> dict[str, Any]:
-    """The tables of one of the files."""
-    tables: dict[str, Any] = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
+def load_tables() -> dict[str, Any]:
+    """Its tables: families, wrappers and dimensions of their text models, refused types."""
+    tables: dict[str, Any] = json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8"))
     return tables

@@ -94,7 +94,7 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
             norms=(4 if moe is None else 7) + (side > 0),
             side=side,
         )
-        for attention in _shared_keys(f, attentions, types)
+        for attention in shared_keys(f, attentions, types)
     )
     model = rotary_model(f, name, core, layers, tied=True, max_position=262144 if unified else 131072)
     return replace(model, side_vocab=side_rows, wide_norms=True)
@@ -118,9 +118,11 @@ def _side_inputs(f: ConfigFields, unified: bool) -> tuple[int, int]:
     return width, f.integer("vocab_size_per_layer_input", default=262144) if width else 0
 
 
-def _shared_keys(f: ConfigFields, attentions: list[Attention], types: list[str]) -> list[Attention]:
+def shared_keys(
+    f: ConfigFields, attentions: list[Attention], types: list[str], default: int = 0
+) -> list[Attention]:
     """The last `num_kv_shared_layers` borrow keys and values of the last layer of their type before them."""
-    first = len(types) - f.integer("num_kv_shared_layers", default=0, least=0)
+    first = len(types) - f.integer("num_kv_shared_layers", default=default, least=0)
     if first == len(types):
         return attentions
     lenders = {kind: i for i, kind in enumerate(types[: max(first, 0)])}

@@ -42,8 +42,8 @@ class Tied(StrEnum):
 
 
 class Wrapper(BaseModel):
-    """A row of `wrappers.json`. `text`: of which family the text model is that does not state it; `defaults`: what it
-    takes where its family alone takes another value."""
+    """A row of the wrappers in `families.json`. `text`: of which family the text model is that does not state it;
+    `defaults`: what it takes where its family alone takes another value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,7 +54,7 @@ class Wrapper(BaseModel):
 
 def wrappers() -> dict[str, Any]:
     """The rows of all wrappers by model_type, as they stand in the file."""
-    rows: dict[str, Any] = load_tables("wrappers")["wrappers"]
+    rows: dict[str, Any] = load_tables()["wrappers"]
     return rows
 
 
@@ -91,7 +91,7 @@ def text_fields(fields: ConfigFields, wrapper: str) -> ConfigFields:
     defaults = _text_defaults(stated, wrapper)
     # in a section transformers 4 wrote only what differs from these (LLaVA 1.5, Idefics 2, Pixtral)
     if inner is not fields:
-        defaults |= load_tables("wrappers")["dimensions"].get(stated, {})
+        defaults |= load_tables()["dimensions"].get(stated, {})
     for name, value in defaults.items():
         if name not in inner.values:
             inner.assume(name, value)
