@@ -143,7 +143,7 @@ class EdgeModel:
         factor = self.problem.stack.compute.memory_bound
         single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
-        per_logit = loss_bytes(act, multiplied) if single else LOSS_PASSES_BYTES
+        per_logit = loss_bytes(act, multiplied, model.capped_logits) if single else LOSS_PASSES_BYTES
         per_logit = LINEAR_PASSES * act if kernels.cross_entropy is CrossEntropy.LINEAR else per_logit
         # whole logits are gathered, then laid together (read and written once)
         whole = kernels.cross_entropy is CrossEntropy.EAGER

@@ -31,16 +31,17 @@ from planner.spec.residual import AttentionResiduals, Residual
 class ModelSpec:
     """A decoder-only language model.
 
-    `position_rows`: rows of a learned position table (0: rotary or ALiBi). `embedding_width`: width of the
-    token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
-    `mtp_layers`: multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated:
-    one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2);
-    several residual streams it sums up by weights of its own. Its layers need be no layers of the model.
-    `wide_norms`: where norms run operation by operation they multiply by their weights in fp32 (Gemma).
-    `side_vocab`: rows of the table in which layers' `side` inputs are looked up; a normed projection of the token's
-    embedding is added to them. `rotary_scales`: trained factors of the frequencies of rotation, the same in all layers
-    (Mistral Large 4). `source`: where the dimensions come from. `assumed`: what the source left out and was
-    filled in. `described`: the fields of a user's own file, from which `described_model` makes the model again.
+    `position_rows`: rows of a learned position table (0: rotary or ALiBi). `embedding_width`: width of the token
+    embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`. `mtp_layers`:
+    multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated: one of the last
+    kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2); several residual
+    streams it sums up by weights of its own. Its layers need be no layers of the model. `wide_norms`: where norms run
+    operation by operation they multiply by their weights in fp32 (Gemma). `side_vocab`: rows of the table in which
+    layers' `side` inputs are looked up; a normed projection of the token's embedding is added to them. `rotary_scales`:
+    trained factors of the frequencies of rotation, the same in all layers (Mistral Large 4). `capped_logits`: logits
+    pass a tanh between two constants (Gemma 2). `source`: where the dimensions come from. `assumed`: what the source
+    left out and was filled in. `described`: the fields of a user's own file, from which `described_model` makes the
+    model again.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ModelSpec:
     side_vocab: int = 0
     wide_norms: bool = False
     rotary_scales: int = 0
+    capped_logits: bool = False
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -72,6 +72,14 @@ class TestPatterns:
     def test_gemma2_starts_with_a_sliding_layer(self) -> None:
         assert windows(read("gemma2", sliding_window=16)) == [16, None] * 3
 
+    def test_logits_are_capped_where_the_library_caps_them(self) -> None:
+        none = {"final_logit_softcapping": None}
+        assert [read("gemma2", **more).capped_logits for more in ({}, none)] == [True, False]
+        assert [read("gemma3_text", **more).capped_logits for more in ({}, {"final_logit_softcapping": 30.0})] == [
+            False, True,
+        ]  # fmt: skip
+        assert not read("llama", final_logit_softcapping=30.0).capped_logits
+
     def test_gemma3_has_one_full_layer_in_six(self) -> None:
         assert windows(read("gemma3_text", sliding_window=16)) == [16] * 5 + [None]
         assert windows(read("gemma3_text", sliding_window=16, sliding_window_pattern=3)) == [16, 16, None] * 2

@@ -40,6 +40,9 @@ from planner.spec.stack.time import Kernels
 # copies of fp32 logits at the peak of Megatron-LM's native fusion, as of PyTorch's loss: of two peaks of NeMo (logs of
 # NVIDIA/dgxc-benchmarking, llama3 8B), what is left for the loss is 10 and 14 bytes a logit, 12 counted
 COMPILED_PEAK = 3.0
+CAP_PASSES = (
+    13.0  # over logits that pass a tanh between two constants, forward and backward, in single operations
+)
 
 
 def operations(model: ModelSpec) -> tuple[Operation, ...]:
@@ -137,10 +140,14 @@ def head_activations(
         forward = np.maximum(forward + act * stream, 2.0 * wide_norm + 3.0 * act * stream)
     statistics = STATISTIC_BYTES * x.tokens / x.sequence_split
     behind = np.where(wide_norm > 0, (1.0 + NORM_WORKING) * wide_norm + statistics, 0.0)
+    # what a tanh made of them, of which a loss in parts keeps none
+    capped = logits * (model.capped_logits and not is_chunked(kernels))
+    forward = forward + capped
     if kernels.cross_entropy is CrossEntropy.FUSED:
         return HeadActivations(
-            inputs, logits, logits, logits + whole, 2 * logits, forward, np.maximum(inputs + logits, behind)
-        )
+            inputs, logits, logits + capped, logits + whole, 2 * logits, forward,
+            np.maximum(inputs + logits, behind),
+        )  # fmt: skip
     wide = kernels.loss_bytes * values
     if is_chunked(kernels):
         part, rest = 1.0 / loss_parts(kernels, x.tokens, vocabulary / split, model.hidden), act * stream
@@ -157,7 +164,7 @@ def head_activations(
     return HeadActivations(
         inputs,
         logits,
-        wide,
+        wide + capped,
         (peak - 1) * wide + whole + idle,
         logits,
         forward,
@@ -190,12 +197,13 @@ def side_bytes(width: float) -> float:
     return sum(norm) + width * (2 * 3 * MULTIPLIED_PASSES + SUM_PASSES)
 
 
-def loss_bytes(width: float, multiplied: bool = False) -> float:
-    """Bytes per logit that an eager loss moves, forward and backward; 36 in 16 bits, and those of a constant's product.
+def loss_bytes(width: float, multiplied: bool = False, capped: bool = False) -> float:
+    """Bytes per logit that an eager loss moves, forward and backward; 36 in 16 bits, and those of a constant's product;
+    `capped`: of a quotient, a tanh and a product before it, 6 passes and 7 backward.
 
     Logarithm of the softmax in fp32 (read, write), its gradient into zeros (write), back through the softmax (read,
     read, write), between a cast to fp32 and one back. Transformers before 4.45 also copies shifted logits of several
     sequences: 20 more.
     """
     product = 2.0 * MULTIPLIED_PASSES * width * multiplied
-    return 24.0 + (2.0 * (width + 4.0) if width < 4.0 else 0.0) + product
+    return 24.0 + (2.0 * (width + 4.0) if width < 4.0 else 0.0) + product + CAP_PASSES * width * capped

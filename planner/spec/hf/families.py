@@ -71,7 +71,8 @@ class Family(Row):
     `traits`: what no argument states from dimensions, in words: a launcher that is told only these would train another
     model. `sigmoid`: its router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
     `normalized`: the weights of chosen experts always add up to 1. `rotated`: share of a head that the library rotates
-    where a configuration does not say. `positions`: does its attention, if it has any, know them? `in_library`: has
+    where a configuration does not say. `caps_logits`: does it cap logits where the configuration does not say? none: it
+    never does. `positions`: does its attention, if it has any, know them? `in_library`: has
     transformers 5.24 a causal language model of it (models/auto/modeling_auto.py), not only code published with it or a
     model beside a vision tower? `since`: the release before which there was none, if later than 5.23.
     """
@@ -86,6 +87,7 @@ class Family(Row):
     sigmoid: bool = False
     normalized: bool = False
     rotated: float = 1.0
+    caps_logits: bool | None = None
     positions: bool = True
     in_library: bool = True
     since: str = ""

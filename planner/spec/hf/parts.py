@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from planner.errors import UnsupportedError
 from planner.spec.attention import Attention, AttentionKind, QkNorm
+from planner.spec.hf.families import facts_of
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
@@ -157,10 +158,17 @@ def rotary_model(
         norm_weight=all(layer.norm_weight for layer in layers),
         head_bias=head_bias,
         wide_norms=wide_norms,
+        capped_logits=_caps_logits(f),
         max_position=f.integer("max_position_embeddings", "model_max_length", default=max_position),
         source=f.file,
         assumed=tuple(f.assumed),
     )
+
+
+def _caps_logits(f: ConfigFields) -> bool:
+    """Do logits pass a tanh between two constants?"""
+    unsaid, name = facts_of(str(f.values.get("model_type"))).caps_logits, "final_logit_softcapping"
+    return unsaid is not None and (f.given(name) is not None if name in f.values else unsaid)
 
 
 def gated_mlp(f: ConfigFields, *, bias: bool = False, activation: Activation = Activation.SILU) -> Mlp:

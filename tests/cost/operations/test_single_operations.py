@@ -102,6 +102,8 @@ def test_a_loss_by_hand() -> None:
     # cast 6, logarithm 8, zeros 4, back through the softmax 12, cast 6
     assert loss_bytes(2.0) == 36.0
     assert loss_bytes(4.0) == 24.0
+    # a quotient, a tanh and a product: 2 passes each, backward 2, 3 and 2
+    assert loss_bytes(2.0, capped=True) == 36.0 + 26.0
 
 
 def test_a_loop_over_experts_by_hand() -> None:
