@@ -128,7 +128,7 @@ def shared_keys(
     lenders = {kind: i for i, kind in enumerate(types[: max(first, 0)])}
     if set(types) - set(lenders):
         must = "must leave a layer of every type that has keys and values of its own"
-        raise f.error("num_kv_shared_layers", must, f.values["num_kv_shared_layers"], "lower it")
+        raise f.error("num_kv_shared_layers", must, len(types) - first, "lower it")
     return [
         replace(attention, borrows_kv=i >= first, lends_kv=i in lenders.values())
         for i, attention in enumerate(attentions)
