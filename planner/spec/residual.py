@@ -87,4 +87,23 @@ class AttentionResiduals(Residual):
         require(able, "residual.earlier must have a number for every branch", self.earlier)
 
 
-RESIDUALS: Final[tuple[type[Residual], ...]] = (HyperConnections, AttentionResiduals)
+@dataclass(frozen=True)
+class AltUp(Residual):
+    """Streams of which a layer computes on one: it predicts all of them from all, by a small product a token, and
+    corrects them by what the branches made of that one (alternating updates, Baykal et al. 2023, arXiv 2301.13310);
+    beside attention a product of low `rank` of its input is added (LAuReL, Menghani et al. 2024, arXiv 2411.07501)."""
+
+    count: int
+    rank: int
+    kind: ClassVar[str] = "residual_streams"
+    block: ClassVar[str] = "altup"
+
+    def __post_init__(self) -> None:
+        require_positive("residual", count=self.count, rank=self.rank)
+
+    @property
+    def streams(self) -> int:
+        return self.count
+
+
+RESIDUALS: Final[tuple[type[Residual], ...]] = (HyperConnections, AttentionResiduals, AltUp)

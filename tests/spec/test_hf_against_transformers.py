@@ -528,6 +528,15 @@ def gemma4(d: Draw) -> Fields:
     return fields | (routed if d.flag() else {})
 
 
+def gemma3n(d: Draw) -> Fields:
+    fields = d.transformer() | d.maybe(attention_bias=d.flag(), sliding_window=16, laurel_rank=d.one_of(4, 6))
+    layers = fields["num_hidden_layers"] = d.one_of(5, 10)
+    fields |= {"num_kv_shared_layers": d.one_of(0, layers - 5) if layers > 5 else 0, "head_dim": 16}
+    fields |= d.maybe(altup_num_inputs=d.one_of(2, 3), vocab_size_per_layer_input=72)
+    fields |= d.maybe(hidden_size_per_layer_input=8, activation_sparsity_pattern=[0.5] * layers)
+    return fields | d.maybe(intermediate_size=[d.one_of(24, 32) for _ in range(layers)])
+
+
 def laguna(d: Draw) -> Fields:
     fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size") | d.maybe(sliding_window=16)
     several = [d.one_of(1, 2, 3) * fields["num_key_value_heads"] for _ in range(fields["num_hidden_layers"])]
@@ -875,6 +884,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "gemma": headed,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gemma3n_text": gemma3n,
     "gemma4_text": gemma4,
     "gemma4_unified_text": gemma4_unified,
     "glm": headed,
@@ -989,16 +999,16 @@ BESIDE_VISION = {
 }
 
 _OUTSIDE = (
-    (r"hc_head", "residual_streams"),
+    (r"hc_head|altup_unembed", "residual_streams"),
     (r"lm_head|embed_out|project_out", "head"),
     (r"embed_positions|wpe|rotary_emb\.alpha", "position"),
     (r"norm|ln_f", "final_norm"),
-    (r"embed|wte|project_in|per_layer_model", "embedding"),
+    (r"embed|wte|project_in|per_layer_model|altup_projections", "embedding"),
 )
 _INSIDE = (
     (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
     (r"\.linear_attn\.", "delta_net"),
-    (r"\.(attn|ffn)_hc\.", "residual_streams"),
+    (r"\.(attn|ffn)_hc\.|\.(altup|laurel)\.", "residual_streams"),
     (r"\.indexer\.", "indexer"),
     (r"\.\d+\.conv\.", "short_convolution"),
     (r"(norm|ln)[_0-9a-z]*(\.\d)?\.(weight|bias)$", "norms"),
@@ -1125,6 +1135,7 @@ UNBUILT_WRAPPERS = {
     "audioflamingo3",
     "dots3_note",
     "fast_vlm",
+    "gemma3n",
     "musicflamingo",
     "perception_lm",
     "qwen2_5_omni",

@@ -257,7 +257,7 @@ def test_jais_is_ungated() -> None:
 @pytest.mark.parametrize(
     ("model_type", "said"),
     [("jetmoe", "experts"), ("glm5_next", "pull request 7522"), ("qwen4_exp", "n-grams"),
-     ("gemma3n", "AltUp"), ("step3_vl", "MFA"), ("inkling2", "convolutions"), ("dory", "nGPT"),
+     ("step3_vl", "MFA"), ("inkling2", "convolutions"), ("dory", "nGPT"),
      ("inkling2_loop", "several times over"), ("omniasr_ctc", "speech"), ("wavtokenizer", "speech")],
 )  # fmt: skip
 def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:
