@@ -38,22 +38,21 @@ class QkNorm(StrEnum):
 class Attention:
     """Self-attention of one layer.
 
-    `head_dim`: width of one query or key head; with MLA the sum of its unrotated and rotated parts.
-    `v_head_dim`: width of one value head. `window`: tokens a query sees at most (sliding or chunked
-    attention), None for all. `qkv_bias`: with MLA the bias of the down-projections alone. `sinks`: one
-    learned logit per head. `qk_norm_bias`: the norms of q and k also have a bias.
-    `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a projection of the input,
-    as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708); `head_gate`: one value a
-    head does. `tied_values`: the keys' projection makes the values too. `value_norm`: they pass a norm without weights.
-    `indexer`: chooses the keys that a query sees: single ones with MLA or compressed keys (DeepSeek Sparse Attention),
-    blocks of them with grouped queries (MiniMax Sparse Attention).
-    `borrows_kv`: keys and values are those of an earlier layer, which `lends_kv` (Gemma 4 E2B and E4B), with MLA before
-    their projection up; `raw_keys`: as
-    projected, so that a layer which borrows them rotates and norms them anew (cross-layer attention of Hunyuan-Large,
-    arXiv 2411.02265). `compression`: one key, the value too, of every token of a window, and compressed ones
-    (DeepSeek-V4); `out_groups` groups of heads are projected to `out_rank` values each, and these to the hidden state.
-    `scaled`: queries are multiplied by a trained function of their position, two numbers a head (Mistral Large 4).
-    `rotated_norm`: the rotated part of MLA's key passes a norm of its own (dots 3).
+    `head_dim`: width of one query or key head; with MLA the sum of its unrotated and rotated parts. `v_head_dim`: width
+    of one value head. `window`: tokens a query sees at most (sliding or chunked attention), None for all. `qkv_bias`:
+    with MLA the bias of the down-projections alone. `sinks`: one learned logit per head. `qk_norm_bias`: the norms of q
+    and k also have a bias. `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a
+    projection of the input, as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708);
+    `head_gate`: one value a head does; `gate_bias`: every head has a bias of its gate (Beam). `tied_values`: the keys'
+    projection makes the values too. `value_norm`: they pass a norm without weights. `indexer`: chooses the keys that a
+    query sees: single ones with MLA or compressed keys (DeepSeek Sparse Attention), blocks of them with grouped queries
+    (MiniMax Sparse Attention). `borrows_kv`: keys and values are those of an earlier layer, which `lends_kv` (Gemma 4
+    E2B and E4B), with MLA before their projection up; `raw_keys`: as projected, so that a layer which borrows them
+    rotates and norms them anew (cross-layer attention of Hunyuan-Large, arXiv 2411.02265). `compression`: one key, the
+    value too, of every token of a window, and compressed ones (DeepSeek-V4); `out_groups` groups of heads are projected
+    to `out_rank` values each, and these to the hidden state. `scaled`: queries are multiplied by a trained function of
+    their position, two numbers a head (Mistral Large 4). `rotated_norm`: the rotated part of MLA's key passes a norm of
+    its own (dots 3).
     """
 
     kind: AttentionKind
@@ -84,6 +83,7 @@ class Attention:
     out_rank: int = 0
     scaled: bool = False
     rotated_norm: bool = False
+    gate_bias: bool = False
 
     def __post_init__(self) -> None:
         require_positive(

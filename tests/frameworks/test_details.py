@@ -56,7 +56,7 @@ STATED = {
     *("solar_open", "stablelm", "starcoder2"),
     *("bailing_moe", "bailing_moe_v2", "deepseek", "hy_v3", "internlm2", "internlm3", "iquestcoder", "jais2"),
     *("mamba2", "mimo", "nemotron_h", "youtu"),
-    *("Yi", "internlm", "qwen", "xverse"),
+    *("Yi", "gpt-sw3", "internlm", "qwen", "xverse"),
     *("sarvam_mla", "sarvam_moe"),
 }
 

@@ -38,10 +38,10 @@ def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
     q, pairs = a.heads * a.head_dim, a.kv_heads * (a.head_dim + a.v_head_dim)
     linear = 3 if a.kv_width else 1
     qkv = Gemm("qkv", run.hidden, q + a.gate_width, Shard.COLUMN, kv_out_features=a.kv_width, linear=linear)
-    unbiased = Weights(column_row=-a.qkv_bias * a.head_gate * a.gate_width)
+    gate = Weights(column_row=a.heads * a.gate_bias - a.qkv_bias * a.head_gate * a.gate_width)
     indexed: Amount = lambda x: x.tokens * sparse_blocks.index_width(a, x)  # noqa: E731
     return (
-        product(qkv, "attention", a.qkv_bias, unbiased),
+        product(qkv, "attention", a.qkv_bias, gate, int(a.gate_bias)),
         *rotated(
             a, run, {"qkv": lambda x: _kept_inputs(a, run, x)}, sums=0.0 if a.borrows_kv else 2.0,
             more=(lambda x: run.act * rotations(a, run) * indexed(x)) if a.chooses_blocks else None,

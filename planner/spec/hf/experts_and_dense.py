@@ -245,6 +245,24 @@ def read_hy_v3(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layers, max_position=131072)
 
 
+def read_beam(f: ConfigFields, name: str) -> ModelSpec:
+    """Beam 1: gated attention that slides in five of six layers, norms on both sides, three leading dense layers.
+    Raises `UnsupportedError` for biases beside a gate that has one a head."""
+    core = read_core(f)
+    if f.boolean("attention_bias", False):
+        raise f.refused(
+            "attention must have no biases beside its gate's", "attention_bias=true", "leave it out"
+        )
+    attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128)
+    attention = replace(attention, output_gate=True, gate_bias=True)
+    moe = with_groups(f, qwen_experts(f, 256, 8))
+    slides = [i % 6 < 5 and i < core.num_layers - 1 for i in range(core.num_layers)]
+    windows = windows_per_layer(f, core.num_layers, stated_window(f, 512), slides)
+    layers = mixed_layers(f, attention, moe, windows, sparse_from(f, core.num_layers, 3))
+    layers = tuple(replace(layer, norms=4) for layer in layers)
+    return rotary_model(f, name, core, layers, max_position=8192)
+
+
 def read_mellum(f: ConfigFields, name: str) -> ModelSpec:
     """Mellum 2: Qwen 3's experts, dense and sliding layers as they are listed."""
     core = read_core(f)

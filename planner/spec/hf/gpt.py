@@ -1,4 +1,5 @@
-"""Which layers do the GPT-2 generation of models have? GPT-2, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon, MPT.
+"""Which layers do the GPT-2 generation of models have? GPT-2, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon, MPT, XGLM, BioGPT,
+CTRL, and the first GPT.
 
 Left out: cross-attention and attention scaling variants, which these files never switch on for training.
 """
@@ -44,6 +45,52 @@ def read_gpt2(f: ConfigFields, name: str) -> ModelSpec:
     positions = f.integer("n_positions", "max_position_embeddings", default=1024)
     layer = Layer(attention, mlp, None, norm_bias=True)
     return replace(_layer_norm_model(f, name, core, layer, positions, tied=True), position_rows=positions)
+
+
+def read_openai_gpt(f: ConfigFields, name: str) -> ModelSpec:
+    """The first GPT: norms behind attention and MLP, and none before the head. What it calls gelu is the tanh one."""
+    hidden = f.integer("n_embd", "hidden_size")
+    core = Core(hidden, f.layer_count("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
+    stated = f.activation("afn", default=Activation.GELU)
+    activation = Activation.GELU_TANH if stated is Activation.GELU else stated
+    layer = Layer(attention, Mlp(4 * hidden, False, True, activation), None, norm_bias=True)
+    positions = f.integer("n_positions", "max_position_embeddings", default=512)
+    model = _layer_norm_model(f, name, core, layer, positions, tied=True)
+    return replace(model, position_rows=positions, final_norm=False)
+
+
+def read_ctrl(f: ConfigFields, name: str) -> ModelSpec:
+    """CTRL: sinusoidal positions, a bias of the head."""
+    hidden = f.integer("n_embd", "hidden_size")
+    core = Core(hidden, f.layer_count("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
+    layer = Layer(attention, Mlp(f.integer("dff"), False, True, Activation.RELU), None, norm_bias=True)
+    positions = f.integer("n_positions", "max_position_embeddings", default=256)
+    return _layer_norm_model(f, name, core, layer, positions, tied=True, head_bias=True)
+
+
+def read_xglm(f: ConfigFields, name: str) -> ModelSpec:
+    """XGLM: sinusoidal positions, biases everywhere but in the head."""
+    hidden = f.integer("d_model", "hidden_size")
+    core = Core(hidden, f.layer_count("num_layers", "num_hidden_layers"), f.integer("vocab_size"))
+    attention = _full_attention(f, hidden, "attention_heads", "num_attention_heads")
+    activation = f.activation("activation_function", default=Activation.GELU)
+    layer = Layer(attention, Mlp(f.integer("ffn_dim"), False, True, activation), None, norm_bias=True)
+    positions = f.integer("max_position_embeddings", default=2048)
+    return _layer_norm_model(f, name, core, layer, positions, tied=True)
+
+
+def read_biogpt(f: ConfigFields, name: str) -> ModelSpec:
+    """BioGPT: OPT with other names of fields, two more position rows than positions."""
+    core = read_core(f)
+    attention = _full_attention(f, core.hidden, "num_attention_heads")
+    activation = f.activation("hidden_act", default=Activation.GELU)
+    layer = Layer(
+        attention, Mlp(f.integer("intermediate_size"), False, True, activation), None, norm_bias=True
+    )
+    positions = f.integer("max_position_embeddings", default=1024)
+    return replace(_layer_norm_model(f, name, core, layer, positions, tied=True), position_rows=positions + 2)
 
 
 def read_gpt_bigcode(f: ConfigFields, name: str) -> ModelSpec:
@@ -161,6 +208,19 @@ def read_gpt_neox(f: ConfigFields, name: str) -> ModelSpec:
     layer = Layer(attention, mlp, None, norm_bias=True, parallel=parallel)
     positions = f.integer("max_position_embeddings", default=2048)
     return _layer_norm_model(f, name, core, layer, positions, tied=False)
+
+
+def read_gpt_neox_japanese(f: ConfigFields, name: str) -> ModelSpec:
+    """GPT-NeoX Japanese: one bias, of attention's output in the last layer."""
+    core = read_core(f)
+    attention = _full_attention(f, core.hidden, "num_attention_heads", bias=False)
+    width = core.hidden * f.integer("intermediate_multiple_size", default=4)
+    mlp = Mlp(width, False, False, f.activation("hidden_act", default=Activation.GELU))
+    layer = Layer(attention, mlp, None, norm_bias=True)
+    positions = f.integer("max_position_embeddings", default=2048)
+    model = _layer_norm_model(f, name, core, layer, positions, tied=True)
+    last = replace(layer, attention=replace(attention, out_bias=True))
+    return replace(model, layers=(*model.layers[:-1], last))
 
 
 def read_opt(f: ConfigFields, name: str) -> ModelSpec:

@@ -103,6 +103,14 @@ def read_cohere2(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layers, tied=True, max_position=8192, norm_kind=NormKind.LAYER)
 
 
+def read_cohere_compass(f: ConfigFields, name: str) -> ModelSpec:
+    """North Micro: Command R7B's layers, all of which see everything unless `layer_types` says otherwise."""
+    if f.given("layer_types") is None:
+        every = ["full_attention"] * read_core(f).num_layers
+        f = replace(f, values={**f.values, "layer_types": every})
+    return read_cohere2(f, name)
+
+
 def read_cwm(f: ConfigFields, name: str) -> ModelSpec:
     """CWM: the first of every four layers sees everything, the others slide."""
     core = read_core(f)
