@@ -171,4 +171,46 @@ class ShortConvolution(StateSpace):
         return 3 * self.inner
 
 
-MIXERS: Final[tuple[type[StateSpace], ...]] = (StateSpace, DeltaNet, LightningAttention, ShortConvolution)
+@dataclass(frozen=True)
+class SelectiveScan(StateSpace):
+    """A Mamba-1 mixer: Gu and Dao 2023, arXiv 2312.00752.
+
+    In a state space's fields: as many heads as channels, each one value wide, whose decays, one for every state, are
+    weights. `rank`: width through which their time steps are projected; `normed`: they, B and C pass norms with weights
+    (Jamba). The convolution runs over the channels alone.
+    """
+
+    norm: bool = False
+    rank: int = 1
+    normed: bool = False
+    kind: ClassVar[str] = "selective_scan"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("state_space", rank=self.rank)
+
+    @property
+    def title(self) -> str:
+        return "selective scans"
+
+    @property
+    def conv_width(self) -> int:
+        return self.inner
+
+    @property
+    def scalars(self) -> int:
+        return 0
+
+    @property
+    def in_width(self) -> int:
+        """Outputs of the input projection: the gate and what is scanned."""
+        return 2 * self.inner
+
+
+MIXERS: Final[tuple[type[StateSpace], ...]] = (
+    StateSpace,
+    DeltaNet,
+    LightningAttention,
+    ShortConvolution,
+    SelectiveScan,
+)

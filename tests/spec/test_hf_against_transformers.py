@@ -742,6 +742,29 @@ def mamba2(d: Draw) -> Fields:
     return fields | d.maybe(use_bias=d.flag(), use_conv_bias=d.flag(), tie_word_embeddings=d.flag())
 
 
+def mamba_1(d: Draw) -> Fields:
+    fields = {
+        "hidden_size": d.one_of(32, 40),
+        "num_hidden_layers": d.one_of(1, 3),
+        "vocab_size": d.one_of(64, 99),
+    }
+    fields |= d.maybe(
+        state_size=d.one_of(4, 8), conv_kernel=d.one_of(2, 3), time_step_rank=d.one_of("auto", 5)
+    )
+    return fields | d.maybe(use_bias=d.flag(), use_conv_bias=d.flag(), expand=3, tie_word_embeddings=d.flag())
+
+
+def jamba(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.experts("num_experts", None) | {"num_hidden_layers": 8}
+    fields |= d.one_of({}, {"attn_layer_period": 4, "attn_layer_offset": 1})
+    fields |= d.one_of({}, {"expert_layer_period": 3, "expert_layer_offset": 2}, {"num_experts": 1})
+    fields["num_experts_per_tok"] = min(fields["num_experts_per_tok"], fields["num_experts"])
+    fields |= d.maybe(
+        mamba_d_state=d.one_of(4, 8), mamba_d_conv=d.one_of(2, 3), mamba_dt_rank=d.one_of("auto", 5)
+    )
+    return fields | d.maybe(mamba_proj_bias=d.flag(), mamba_conv_bias=d.flag())
+
+
 def nemotron_h(d: Draw) -> Fields:
     fields = {
         "num_attention_heads": 4,
@@ -929,6 +952,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "exaone_moe": exaone_moe,
     "falcon": falcon,
     "falcon_h1": falcon_h1,
+    "falcon_mamba": mamba_1,
     "flex_olmo": flex_olmo,
     "flint": flint,
     "gemma": headed,
@@ -965,6 +989,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "internlm3": internlm3,
     "iquestcoder": biased,
     "jais2": biased,
+    "jamba": jamba,
     "kimi_linear": kimi_linear,
     "kolibri1": kolibri1,
     "laguna": laguna,
@@ -975,6 +1000,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "llama": llama,
     "longcat_flash": longcat_flash,
     "llama4_text": llama4,
+    "mamba": mamba_1,
     "mamba2": mamba2,
     "mellum": mellum,
     "mimo_v2_flash": mimo_v2_flash,
@@ -1060,7 +1086,7 @@ _OUTSIDE = (
     (r"embed|wte|project_in|per_layer_model|altup_projections|transformer\.w\.", "embedding"),
 )
 _INSIDE = (
-    (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
+    (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_|A_log|D$|norm|out_proj|x_proj|[bc]_layernorm)", "state_space"),
     (r"\.linear_attn\.", "delta_net"),
     (r"\.(attn|ffn)_hc\.|\.(altup|laurel)\.", "residual_streams"),
     (r"\.indexer\.", "indexer"),
@@ -1110,6 +1136,8 @@ def library_counts(config: Any) -> Counter[str]:
         if parameter.requires_grad and not re.search(r"vision|projector", name):
             counts[kind_of(name, getattr(config, "layer_types", None) or [])] += parameter.numel()
     counts += untrained_factors(model)
+    if config.model_type in ("falcon_mamba", "jamba", "mamba"):
+        counts["selective_scan"] = counts.pop("state_space")
     if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
         counts["mlp"] = counts.pop("shared_experts")
     if (

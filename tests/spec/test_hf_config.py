@@ -150,7 +150,7 @@ class TestPatterns:
         text = {**DENSE, "num_key_value_heads": 2, "model_type": inner or f"{outer}_text"}
         spec = read_hf_config({"model_type": outer, "text_config": text}, "config.json", "m")
         assert spec.family == (inner or "exaone4")
-        for other in ("mamba", "new_family"):  # never read as the wrapper's usual one
+        for other in ("rwkv", "new_family"):  # never read as the wrapper's usual one
             with pytest.raises(PlannerError, match=other):
                 read_hf_config(
                     {"model_type": outer, "text_config": {**text, "model_type": other}}, "config.json", "m"
@@ -370,7 +370,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "model_type",
         [
-            "mamba",
+            "rwkv",
             "t5",
             "qwen4_exp",
             "bert",

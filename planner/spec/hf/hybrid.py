@@ -1,4 +1,4 @@
-"""Which layers do hybrids of attention and Mamba-2 have? Nemotron-H, Granite 4, Bamba, Falcon-H1, and Mamba-2 alone.
+"""Which layers do hybrids of attention and Mamba have? Nemotron-H, Granite 4, Bamba, Falcon-H1 and Jamba; Mamba alone.
 
 Left out: time-step limits, the width in which a residual is kept, and multipliers but for that Falcon-H1 has them.
 """
@@ -12,7 +12,7 @@ from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mixtures import check_chosen, read_moe
 from planner.spec.hf.parts import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
-from planner.spec.mixers import StateSpace
+from planner.spec.mixers import SelectiveScan, StateSpace
 from planner.spec.model import ModelSpec
 
 # letters of a pattern, and spellings of `layers_block_type` before and from transformers 5 on
@@ -214,3 +214,59 @@ def read_mamba2(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     layer = Layer(None, None, None, norms=1, state_space=state)
     return rotary_model(f, name, core, layer, max_position=2048)
+
+
+def _scan_of(
+    f: ConfigFields, hidden: int, prefix: str, biases: tuple[str, str], normed: bool
+) -> SelectiveScan:
+    """A Mamba-1 mixer; `prefix`: of the names of its fields, `biases`: of its convolution and its projections."""
+    state, taps, rank = (
+        ("mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
+        if prefix
+        else ("state_size", "conv_kernel", "time_step_rank")
+    )
+    inner = f.integer(f"{prefix}expand", default=2) * hidden
+    if f.values.get(rank) in (None, "auto"):
+        f = replace(f, values={**f.values, rank: -(-hidden // 16)})
+    return SelectiveScan(
+        heads=inner, head_dim=1, state=f.integer(state, default=16), groups=1, conv=f.integer(taps, default=4),
+        conv_bias=f.boolean(biases[0], True), bias=f.boolean(biases[1], False), rank=f.integer(rank), normed=normed,
+    )  # fmt: skip
+
+
+def read_mamba(f: ConfigFields, name: str) -> ModelSpec:
+    """Mamba and Falcon Mamba, whose norms of time steps, B and C have no weights: nothing but mixers, each after a
+    norm."""
+    core = read_core(f)
+    scan = _scan_of(f, core.hidden, "", ("use_conv_bias", "use_bias"), False)
+    layer = Layer(None, None, None, norms=1, state_space=scan)
+    return rotary_model(f, name, core, layer, tied=True, max_position=2048)
+
+
+def read_jamba(f: ConfigFields, name: str) -> ModelSpec:
+    """Jamba: Mamba-1 or, in one layer of eight, attention without positions; an MLP, or experts in every second."""
+    core = read_core(f)
+    scan = _scan_of(f, core.hidden, "mamba_", ("mamba_conv_bias", "mamba_proj_bias"), True)
+    attention, moe = grouped_attention(f, core, kv_heads=8), None
+    if f.integer("num_experts", "num_local_experts", default=16) > 1:
+        moe = read_moe(f, experts=("num_experts", "num_local_experts"), default=(16, 2))
+    mlp = gated_mlp(f)
+    attends = _periodic(f, "attn_layer", core.num_layers, 8, 4)
+    routes = _periodic(f, "expert_layer", core.num_layers, 2, 1)
+    layers = tuple(
+        Layer(
+            attention if attends[i] else None,
+            None if routes[i] and moe else mlp,
+            moe if routes[i] else None,
+            state_space=None if attends[i] else scan,
+        )
+        for i in range(core.num_layers)
+    )
+    return rotary_model(f, name, core, layers, max_position=262144)
+
+
+def _periodic(f: ConfigFields, what: str, layers: int, period: int, offset: int) -> list[bool]:
+    """Layers of a kind: one of every `period`, from `offset` on."""
+    every = f.integer(f"{what}_period", default=period)
+    first = f.integer(f"{what}_offset", default=offset, least=0, most=every - 1)
+    return [i % every == first for i in range(layers)]
