@@ -1288,6 +1288,7 @@ AROUND: dict[str, Fields] = {
 }  # fmt: skip
 # what it needs in it
 WITHIN: dict[str, Fields] = {
+    "cohere_compass": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "exaone4_5": {"model_type": "exaone4"},
     "hy_v4_vl": {"qk_rope_head_dim": 64},
 }
