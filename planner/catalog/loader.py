@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.architecture import GPU
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.machine.rates import (
@@ -61,7 +62,7 @@ def load_kernel_rates(accelerator_name: str) -> KernelRates:
         launch_latency=about["launch_latency"],
         compute_units=units,
         sustained_fraction=fraction,
-        moving=_moving_rates(table),
+        moving=_moving_rates(table, chip, about["memory_efficiency"]),
         kin=borrowed.like if borrowed else "",
         note=borrowed.source if borrowed else "",
         unverified=tuple(about["unverified"]),
@@ -81,12 +82,23 @@ def _for_units(arrays: dict[str, FloatArray], units: float) -> dict[str, FloatAr
     return {axis: arrays[axis] + np.log2(units) for axis in ("axis_m", "axis_rows")}
 
 
-def _moving_rates(table: str) -> MovingRates:
-    """An accelerator's own, or those of the one on which they were measured."""
+def _moving_rates(table: str, chip: Accelerator, most: float) -> MovingRates:
+    """An accelerator's own, or those of the one on which they were measured, at least.
+
+    What limits such kernels below `most`, the share that any reach, is what a unit keeps in flight (Little's law), not
+    the memory: of an accelerator with less bandwidth a unit its units ask for a larger share of it. NVIDIA's alone,
+    whose units are alike.
+    """
     measured: dict[str, Any] = json.loads((_folder() / "moving.json").read_text())
-    found = measured.get(table, measured[MOVING_MEASURED])
+    found, share = measured.get(table), 1.0
+    if found is None:
+        found, other = measured[MOVING_MEASURED], load_accelerator(MOVING_MEASURED)
+        if chip.architecture.is_nvidia:
+            a_unit = other.memory_bandwidth / other.compute_units
+            share = max(1.0, a_unit / (chip.memory_bandwidth / chip.compute_units))
     apart, lists, fused = (
-        {int(width): value for width, value in found[name].items()} for name in ("apart", "lists", "fused")
+        {int(width): max(value, min(share * value, most)) for width, value in found[name].items()}
+        for name in ("apart", "lists", "fused")
     )
     return MovingRates(apart, lists, fused, found["cache_gain"])
 
