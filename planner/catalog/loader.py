@@ -65,6 +65,7 @@ def load_kernel_rates(accelerator_name: str) -> KernelRates:
         moving=_moving_rates(table, chip, about["memory_efficiency"]),
         kin=borrowed.like if borrowed else "",
         note=borrowed.source if borrowed else "",
+        timed=borrowed.timed if borrowed else True,
         unverified=tuple(about["unverified"]),
         sources=about["sources"] | own_sustained,
     )

@@ -155,11 +155,15 @@ class TypicalNodeSpec(FileModel):
 
 
 class BorrowedKernelsSpec(FileModel):
-    """Whose kernel tables hold for a device that has none. `sustained`: its products under load over those of a short
-    burst in that table [1] (None: as the other's); `source`: where that is from."""
+    """Whose kernel tables hold for a device that has none.
+
+    `sustained`: its products under load over those of a short burst in that table [1] (None: as the other's); `source`:
+    where that is from; `timed`: somebody timed products on the device itself, or on the same chip at as much power.
+    """
 
     like: Text
     sustained: float | None = Field(default=None, gt=0, le=2, allow_inf_nan=False)
+    timed: Annotated[bool, Field(strict=True)] = False
     source: Text
 
 
@@ -223,6 +227,7 @@ class BorrowedKernels:
 
     like: str
     sustained: float | None
+    timed: bool
     source: str
 
 

@@ -125,7 +125,7 @@ def test_every_accelerator_has_its_own_names() -> None:
             assert load_accelerator(alias).name == name
 
 
-SHOWN_BY_NVIDIA_SMI = ("h200_sxm", "gb200", "b300", "gb300", "l40s")
+SHOWN_BY_NVIDIA_SMI = ("h20_sxm_96g", "h200_sxm", "gb200", "b300", "gb300", "l40s")
 
 
 def test_accelerators_agree_with_the_collected_data() -> None:
