@@ -113,7 +113,7 @@ def test_a_device_has_kernel_tables_or_borrows_them_once(name: str) -> None:
     rates = load_kernel_rates(name)
     assert (rates.kin, rates.measured and bool(borrowed)) == (borrowed.like if borrowed else "", False)
     for shape in ((512.0, 2048.0, 2048.0), (4096.0, 4096.0, 14336.0), (65536.0, 8192.0, 8192.0)):
-        assert 0.02 < float(gemm_efficiency(*shape, Dtype.BF16, rates)) <= 1
+        assert 0.02 < float(gemm_efficiency(*shape, Dtype.BF16, rates)) <= 1.01  # between nodes of a table
     assert 0 < rates.attention.efficiency.min() <= rates.attention.efficiency.max() <= 1
 
 
@@ -136,7 +136,8 @@ SQUARES = {
 
 @pytest.mark.parametrize("name", SQUARES)
 def test_large_products_lie_below_the_best_square_that_others_timed(name: str) -> None:
-    """A plateau is 0.83 of the best shape, of cards that power limits 0.74 (benchmarks/kernel_estimates.py)."""
+    """A plateau is 0.96 of the best shape where power limits nothing, else 0.74 to 0.87; no product is counted above
+    the nominal peak, which GeForce cards pass at their real clocks (benchmarks/kernel_estimates.py)."""
     chip = load_accelerator(name)
     peaks = dict(chip.peak)
     peak = peaks.get(Dtype.BF16) or peaks[Dtype.FP16]
