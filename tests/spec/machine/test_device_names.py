@@ -219,6 +219,7 @@ def test_machines_of_clouds_have_names_of_their_own() -> None:
     from planner.spec.machine.load_cluster import _INSTANCES
 
     seen: dict[str, Any] = {}
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text()
     for family in yaml.safe_load(_INSTANCES.read_text())["families"]:
         assert family["accelerator"] in accelerator_names()
         assert ("from memory" in family["source"]) == ("unverified" in family)
@@ -226,3 +227,4 @@ def test_machines_of_clouds_have_names_of_their_own() -> None:
             assert seen.setdefault(name, size) is size, name
             assert name not in names_of_clusters()
             assert load_cluster(name, size[0]).num_devices == size[0]
+    assert f"one of {len(accelerator_names())} devices or {len(seen)} machines of clouds" in readme
