@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernel_estimates import (
-    BY_ARCHITECTURE,
-    KIN,
     MAMF,
     ROOFLINES,
     SYSTOLIC,
@@ -318,12 +316,7 @@ def packed(arrays: dict[str, FloatArray]) -> dict[str, Any]:
 
 def texts(built: dict[str, Built]) -> dict[str, str]:
     """The text of every JSON file by its name."""
-    kin = {
-        name: {"kin": of, "sustained_fraction": own, "note": note} for name, (of, own, note) in KIN.items()
-    }
-    index = {"tables": sorted(built), "kin": kin, "by_architecture": BY_ARCHITECTURE}
-    files = {f"{name}.json": about for name, (_, about) in built.items()} | {"index.json": index}
-    return {name: json.dumps(about, indent=1) + "\n" for name, about in files.items()}
+    return {f"{name}.json": json.dumps(about, indent=1) + "\n" for name, (_, about) in built.items()}
 
 
 def differing(built: dict[str, Built], shipped: Path = OUT) -> list[str]:

@@ -760,6 +760,15 @@ def test_bands_are_wide_where_nothing_was_measured() -> None:
     assert "as NCCL does" not in " ".join(texts(unknown.confidence.explanation))  # on one node
 
 
+def test_a_band_tells_a_card_whose_products_were_timed_from_one_of_which_nobody_timed_any() -> None:
+    measured, timed, told = (
+        make_estimate(Request("qwen3-0.6b", f"1x {card}", seq_len=2048, global_batch="8")).confidence
+        for card in ("l40s", "rtx 3090", "a10g")
+    )
+    assert measured.band < timed.band < told.band
+    assert "no product was timed on it" in " ".join(texts(told.explanation))
+
+
 def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fitted_on() -> None:
     stack = load_stack("megatron-2026")
     told = make_plan(SMALL).confidence

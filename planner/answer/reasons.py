@@ -148,6 +148,9 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     if unmeasured(problem, kernels):
         level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
         notes.append(finding("wider_unmeasured_device"))
+        if not kernels.timed:
+            band *= UNLIKE_BAND
+            notes.append(finding("wider_untimed_device"))
     if kernels.kin:
         notes.append(finding("kernels_of_kin", accelerator=device, kin=kernels.kin))
     if links.kin:

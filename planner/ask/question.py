@@ -49,8 +49,9 @@ def cluster_named() -> Option[Any, str]:
     """The cluster, of a question about one."""
     return Option(
         read.NAME, Group.SUBJECT,
-        'Cluster name, YAML file, or shorthand such as "64x8 h100 400G-ib" (64 nodes x 8, 400 Gbit/s per GPU).',
-        default="", required=True, metavar="CLUSTER", names=_listed("spec.machine.load_cluster", "cluster_names"),
+        'Cluster, device, cloud machine, YAML file, or shorthand such as "64x8 h100 400G-ib" (64 nodes x 8, 400 Gbit/s '
+        'per GPU) or "2x RTX 4090".',
+        default="", required=True, metavar="CLUSTER", names=_listed("spec.machine.load_cluster", "names_of_clusters"),
         label=Label(wide=True, first=True))
 
 

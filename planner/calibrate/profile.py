@@ -141,7 +141,7 @@ def expected(measured: Measurement, accelerator: Accelerator, rates: KernelRates
 
 def kind_factors(profile: Profile, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
     """Measured over predicted time by kind, the median of its operations, and how many there are."""
-    rates = load_kernel_rates(accelerator.name, accelerator.architecture)
+    rates = load_kernel_rates(accelerator.name)
     ratios: dict[str, list[float]] = defaultdict(list)
     for measured in profile.measurements:
         usual = expected(measured, accelerator, rates) if measured.seconds else None
@@ -184,7 +184,7 @@ def overlay_of(profile: Profile, accelerator: Accelerator, name: str, date: str)
 
 def not_used(profile: Profile, accelerator: Accelerator) -> tuple[str, ...]:
     """What a profile holds and its overlay leaves alone, and why."""
-    rates, said = load_kernel_rates(accelerator.name, accelerator.architecture), []
+    rates, said = load_kernel_rates(accelerator.name), []
     timed = [measured for measured in profile.measurements if measured.seconds]
     for measured in timed:
         if measured.kind == "launch":

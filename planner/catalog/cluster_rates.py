@@ -9,7 +9,6 @@ from functools import lru_cache
 
 from planner.catalog.load_links import load_link_rates
 from planner.catalog.loader import load_kernel_rates
-from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
@@ -19,7 +18,7 @@ from planner.spec.machine.rates import KernelRates
 def _rates(
     accelerator: str, architecture: str, scale_up: str, fabric: str, products: float
 ) -> tuple[KernelRates, LinkRates]:
-    kernels = load_kernel_rates(accelerator, Architecture(architecture))
+    kernels = load_kernel_rates(accelerator)
     if products != 1.0:
         kernels = kernels.multiplying(products, f"this machine's products run at {products:g} of that")
     return kernels, load_link_rates(accelerator, architecture, scale_up, fabric)

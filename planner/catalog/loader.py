@@ -1,7 +1,7 @@
 """Which measured kernel efficiencies does an accelerator have, or whose does it borrow?
 
-Reads planner/catalog/kernels: one .npz and .json per accelerator with tables, index.json for the others. Left
-out: peaks and bandwidths, which are in the accelerator's own file.
+Reads planner/catalog/kernels: one .npz and .json per accelerator with tables; whose an accelerator without borrows
+stands in its own file. Left out: peaks and bandwidths, which are there, too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import UnknownNameError
-from planner.spec.machine.accelerator import Architecture
+from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.architecture import GPU
+from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.machine.rates import (
     AttentionTable,
     FloatArray,
@@ -27,53 +28,30 @@ from planner.spec.machine.rates import (
 )
 from planner.spec.precision import Dtype, Precision
 
-FALLBACK = "generic"
 MOVING_MEASURED = "h100-sxm-80g"
 
 
-def load_kernel_rates(accelerator_name: str, architecture: Architecture | None = None) -> KernelRates:
-    """The kernel rates of an accelerator, from its own tables or those of its nearest kin.
-
-    `architecture` is for an accelerator that the catalog does not know: it then borrows from the
-    best-measured device of that generation, or from a generic roofline. Without it an unknown name raises
-    UnknownNameError. `kin` and `note` of the result say what was borrowed.
-    """
-    name = accelerator_name.lower().replace("_", "-")
-    index = _index()
-    if name in index["tables"]:
-        return _load(name, name, None, "")
-    if name in index["kin"]:
-        entry = index["kin"][name]
-        return _load(name, entry["kin"], entry["sustained_fraction"], entry["note"])
-    if architecture is None:
-        known = [*index["tables"], *index["kin"]]
-        raise UnknownNameError("accelerator with kernel rates", accelerator_name, known)
-    kin = index["by_architecture"].get(architecture.value, FALLBACK)
-    return _load(
-        name, kin, None, f"no kernel measurements of its own; nearest of architecture {architecture.value}"
-    )
-
-
-@lru_cache(maxsize=1)
-def _index() -> dict[str, Any]:
-    index: dict[str, Any] = json.loads((_folder() / "index.json").read_text())
-    return index
-
-
-def _folder() -> Traversable:
-    return files("planner.catalog") / "kernels"
-
-
 @lru_cache(maxsize=64)
-def _load(name: str, table: str, sustained: float | None, note: str) -> KernelRates:
+def load_kernel_rates(accelerator_name: str) -> KernelRates:
+    """The kernel rates of an accelerator, from its own tables or those that its file borrows.
+
+    `kin` and `note` of the result say what was borrowed. Raises `InputError` for an unknown name.
+    """
+    chip = load_accelerator(accelerator_name)
+    borrowed = chip.kernels
+    table = borrowed.like if borrowed else chip.name
     about: dict[str, Any] = json.loads((_folder() / f"{table}.json").read_text())
     with (_folder() / f"{table}.npz").open("rb") as file, np.load(file) as archive:
         arrays = {key: archive[key].astype(np.float64) for key in archive.files}
-    fraction = about["sustained_fraction"] if sustained is None else sustained
-    own_sustained = {} if sustained is None else {"sustained_fraction": note}
-    kin = "" if name == table else table
+    fraction, own_sustained = about["sustained_fraction"], {}
+    if borrowed and borrowed.sustained is not None:
+        fraction, own_sustained = borrowed.sustained, {"sustained_fraction": borrowed.source}
+    units = about["compute_units"]
+    if borrowed and chip.noun == GPU:
+        arrays |= _for_units(arrays, chip.compute_units / units)
+        units = chip.compute_units
     return KernelRates(
-        accelerator=name,
+        accelerator=chip.name,
         gemm=_gemm_tables(arrays, about, fraction),
         attention=_attention_table(arrays, about, fraction / about["sustained_fraction"]),
         dgrad_ratio=about["dgrad_ratio"],
@@ -82,22 +60,46 @@ def _load(name: str, table: str, sustained: float | None, note: str) -> KernelRa
         grouped_wgrad_ratio=about["grouped_wgrad_ratio"],
         memory_efficiency=about["memory_efficiency"],
         launch_latency=about["launch_latency"],
-        compute_units=about["compute_units"],
+        compute_units=units,
         sustained_fraction=fraction,
-        moving=_moving_rates(table),
-        kin=kin,
-        note=note,
+        moving=_moving_rates(table, chip, about["memory_efficiency"]),
+        kin=borrowed.like if borrowed else "",
+        note=borrowed.source if borrowed else "",
+        timed=borrowed.timed if borrowed else True,
         unverified=tuple(about["unverified"]),
         sources=about["sources"] | own_sustained,
     )
 
 
-def _moving_rates(table: str) -> MovingRates:
-    """An accelerator's own, or those of the one on which they were measured."""
+def _folder() -> Traversable:
+    return files("planner.catalog") / "kernels"
+
+
+def _for_units(arrays: dict[str, FloatArray], units: float) -> dict[str, FloatArray]:
+    """The axes of another device's tables for one of so many times its units [1].
+
+    A product or an attention of as many times the rows gives each unit as many tiles, and so reaches as much.
+    """
+    return {axis: arrays[axis] + np.log2(units) for axis in ("axis_m", "axis_rows")}
+
+
+def _moving_rates(table: str, chip: Accelerator, most: float) -> MovingRates:
+    """An accelerator's own, or those of the one on which they were measured, at least.
+
+    What limits such kernels below `most`, the share that any reach, is what a unit keeps in flight (Little's law), not
+    the memory: of an accelerator with less bandwidth a unit its units ask for a larger share of it. NVIDIA's alone,
+    whose units are alike.
+    """
     measured: dict[str, Any] = json.loads((_folder() / "moving.json").read_text())
-    found = measured.get(table, measured[MOVING_MEASURED])
+    found, share = measured.get(table), 1.0
+    if found is None:
+        found, other = measured[MOVING_MEASURED], load_accelerator(MOVING_MEASURED)
+        if chip.architecture.is_nvidia:
+            a_unit = other.memory_bandwidth / other.compute_units
+            share = max(1.0, a_unit / (chip.memory_bandwidth / chip.compute_units))
     apart, lists, fused = (
-        {int(width): value for width, value in found[name].items()} for name in ("apart", "lists", "fused")
+        {int(width): max(value, min(share * value, most)) for width, value in found[name].items()}
+        for name in ("apart", "lists", "fused")
     )
     return MovingRates(apart, lists, fused, found["cache_gain"])
 
@@ -125,9 +127,9 @@ def _gemm_tables(
 
 
 def _loaded(burst: FloatArray, facts: dict[str, Any], sustained: float) -> FloatArray:
-    """The table at sustained clocks; a roofline has no burst plateau, its own is sustained."""
+    """The table at sustained clocks, at the peak at most; a roofline has no burst plateau, its own is sustained."""
     plateau = facts.get("plateau_burst")
-    return burst * sustained if plateau is None else under_load(burst, plateau, sustained)
+    return np.minimum(burst * sustained, 1.0) if plateau is None else under_load(burst, plateau, sustained)
 
 
 # Formats without a table of their own: the fraction of their own peak, relative to bf16's.
@@ -161,7 +163,7 @@ def _attention_table(arrays: dict[str, FloatArray], about: dict[str, Any], clock
         log2_span=arrays["axis_span"],
         log2_rows=arrays["axis_rows"],
         log2_head_dim=arrays["axis_width"],
-        efficiency=arrays["attention"] * facts["sustained_fraction"] * clock,
+        efficiency=np.minimum(arrays["attention"] * facts["sustained_fraction"] * clock, 1.0),
         log2_backward_head_dim=arrays["axis_backward_width"],
         backward_ratio=arrays["attention_backward"],
         backward_rows=facts["backward_rows"],

@@ -53,7 +53,7 @@ def clusters(
         str | None,
         typer.Argument(
             metavar="[CLUSTER]",
-            help='Name, YAML file or shorthand such as "64x8 h100 400G-ib"; none lists all.',
+            help='Name, device, YAML file or shorthand such as "64x8 h100 400G-ib"; none lists all.',
         ),
     ] = None,
     gpus: GpusOption = None,
@@ -62,11 +62,15 @@ def clusters(
     """Show a cluster and its sources, or list all. Links and unverified figures too."""
     from planner.report.listings import named_cluster, shipped_clusters
     from planner.report.listings_text import cluster_document, clusters_document
+    from planner.spec.machine.load_cluster import accelerator_names
 
     if name is None:
         _refuse_without("a cluster", {"--gpus": gpus})
-        every = shipped_clusters()
-        say_json({"clusters": every}) if as_json else say(clusters_document(every))
+        every, devices = shipped_clusters(), accelerator_names()
+        if as_json:
+            say_json({"clusters": every, "devices": devices})
+        else:
+            say(clusters_document(every, devices))
     else:
         facts = named_cluster(name, gpus)
         say_json(facts) if as_json else say(cluster_document(facts))

@@ -105,7 +105,7 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     from planner.catalog.several_stacks import ANY, BETWEEN
     from planner.spec.load_loads import zipf_exponent
     from planner.spec.load_model import catalog_models, resolve_catalog_name
-    from planner.spec.machine.load_cluster import cluster_names, names_no_file
+    from planner.spec.machine.load_cluster import names_no_file, names_of_clusters
 
     given = {key: query[key].strip() for key in FIELDS if query.get(key, "").strip()}
     for key, text in given.items():
@@ -115,7 +115,7 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     if model.startswith((".", "/", "~")) or resolve_catalog_name(model) is None:
         raise UnknownNameError("model", model, catalog_models())
     if not names_no_file(cluster):
-        raise UnknownNameError("cluster", cluster, cluster_names())
+        raise UnknownNameError("cluster", cluster, names_of_clusters())
     for name in (stack or "").split(BETWEEN):
         if stack is not None and name.lower() != ANY:
             shipped_stack(name)

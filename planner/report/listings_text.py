@@ -160,8 +160,8 @@ def labelled_wrapped(rows: Sequence[tuple[str, str]]) -> RenderableType:
     return labelled((label, "", value) for label, value in rows)
 
 
-def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
-    """The shipped clusters."""
+def clusters_document(clusters: Sequence[Facts], devices: Sequence[str]) -> RenderableType:
+    """The shipped clusters, and the devices of which nodes of the usual size are clusters, too."""
     rows = []
     for facts in clusters:
         tiers = facts["tiers"]
@@ -181,6 +181,9 @@ def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
         listing(heads, rows, left=2),
         prose("size and domain in devices; same: named as the accelerator", "dim"),
         prose("GB/s per device and direction, inside the domain and between domains", "dim"),
+        prose(
+            f"Any device is a cluster, in nodes of its usual size, and so is `8x DEVICE`: {', '.join(devices)}"
+        ),
         prose(
             "`planner clusters NAME` gives every source, and says which numbers are unverified (no source)",
             "dim",

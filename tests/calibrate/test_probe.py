@@ -42,7 +42,7 @@ SHAPES = (
 
 def profile(times: dict[str, float], device: str = "NVIDIA H100 80GB HBM3") -> Profile:
     """A profile whose operations take `times` as long as planner predicts."""
-    rates = load_kernel_rates(H100.name, H100.architecture)
+    rates = load_kernel_rates(H100.name)
     rows = []
     for kind, shape in SHAPES * 4:
         empty = Measurement(kind=kind, name="x", dtype="bf16", shape=shape)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_slow_attention_is_found_alone() -> None:
 def test_experts_count_beside_all_products() -> None:
     shape = {"rows": 65536, "n": 4096, "k": 7168, "groups": 64}
     empty = Measurement(kind="grouped_gemm", name="experts", dtype="bf16", shape=shape)
-    usual = expected(empty, H100, load_kernel_rates(H100.name, H100.architecture))
+    usual = expected(empty, H100, load_kernel_rates(H100.name))
     assert usual is not None
     whole = profile({"gemm": 1.2})
     slow = empty.model_copy(update={"seconds": 2 * usual})

@@ -18,7 +18,7 @@ from planner.report.listings_text import (
     stacks_document,
 )
 from planner.report.text import render
-from planner.spec.machine.load_cluster import cluster_specs
+from planner.spec.machine.load_cluster import accelerator_names, cluster_specs
 
 
 def lines(document: object, width: int = 80) -> list[str]:
@@ -28,7 +28,7 @@ def lines(document: object, width: int = 80) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_names_to_type_are_whole(width: int) -> None:
-    clusters = lines(clusters_document(shipped_clusters()), width)
+    clusters = lines(clusters_document(shipped_clusters(), accelerator_names()), width)
     for facts in shipped_clusters():
         assert any(line.split()[:1] == [facts["name"]] for line in clusters), facts["name"]
     stacks = lines(stacks_document(shipped_stacks()), width)

@@ -45,7 +45,7 @@ class Hardware(StrEnum):
 
 class SliceNames(NamedTuple):
     """What begins the type of a slice in MaxText (utils/accelerator_to_spec_map.py) and in XPK (AI-Hypercomputer/xpk
-    at 367c838 core/system_characteristics.py), and the TensorCores of a chip, which types of v4 and v5p count."""
+    at 367c838 core/system_characteristics.py), and the TensorCores of a chip, which types of v4, v5p and v7 count."""
 
     compiled: str
     xpk: str
@@ -55,6 +55,7 @@ class SliceNames(NamedTuple):
 SLICES: Final = {
     "tpu-v4": SliceNames("v4", "v4", 2), "tpu-v5e": SliceNames("v5e", "v5litepod", 1),
     "tpu-v5p": SliceNames("v5p", "v5p", 2), "tpu-v6e": SliceNames("v6e", "v6e", 1),
+    "tpu-v7": SliceNames("tpu7x", "tpu7x", 2),
 }  # fmt: skip
 # what it does not run on
 ELSEWHERE: Final = (Architecture.TRAINIUM, Architecture.GAUDI, Architecture.CPU)

@@ -154,8 +154,24 @@ class TypicalNodeSpec(FileModel):
     injection: dict[LinkKind, Bandwidth] = Field(default_factory=dict)
 
 
+class BorrowedKernelsSpec(FileModel):
+    """Whose kernel tables hold for a device that has none.
+
+    `sustained`: its products under load over those of a short burst in that table [1] (None: as the other's); `source`:
+    where that is from; `timed`: somebody timed products on the device itself, or on the same chip at as much power.
+    """
+
+    like: Text
+    sustained: float | None = Field(default=None, gt=0, le=2, allow_inf_nan=False)
+    timed: Annotated[bool, Field(strict=True)] = False
+    source: Text
+
+
 class AcceleratorSpec(FileModel):
-    """One file of `catalog/accelerators`. Bandwidths per direction per device, peaks dense."""
+    """One file of `catalog/accelerators`. Bandwidths per direction per device, peaks dense.
+
+    `nominal_memory`: what it is sold with, `memory`: what the driver gives to a program. `kernels`: of a device without
+    tables of its own."""
 
     name: Text
     aliases: tuple[Text, ...] = ()
@@ -163,6 +179,7 @@ class AcceleratorSpec(FileModel):
     vendor: Text
     architecture: Architecture
     compute_capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")] | None = None
+    nominal_memory: Capacity
     memory: Capacity
     memory_bandwidth: Bandwidth
     peak: dict[Dtype, Compute] = Field(min_length=1)
@@ -175,6 +192,7 @@ class AcceleratorSpec(FileModel):
     integrated_nics: bool = False
     tdp: Power | None = None
     node: TypicalNodeSpec
+    kernels: BorrowedKernelsSpec | None = None
     source: tuple[Text, ...] = Field(min_length=1)
     unverified: tuple[Text, ...] = ()
     notes: str = ""
@@ -201,6 +219,16 @@ class TypicalNode:
     def injection_bandwidth(self, fabric: LinkKind | None = None) -> float:
         """Bytes/s per direction that all NICs of the node send together [bytes/s]."""
         return dict(self.injection).get(fabric or self.fabric, self.nics * self.nic_bandwidth)
+
+
+@dataclass(frozen=True)
+class BorrowedKernels:
+    """Whose kernel tables hold for a device that has none: see `BorrowedKernelsSpec`."""
+
+    like: str
+    sustained: float | None
+    timed: bool
+    source: str
 
 
 @dataclass(frozen=True)
@@ -236,6 +264,7 @@ class Accelerator:
     host: HostProcessor | None = None
     integrated_nics: bool = False
     typical_node: TypicalNode | None = None
+    kernels: BorrowedKernels | None = None
 
     @property
     def noun(self) -> str:
@@ -318,4 +347,5 @@ def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
             node.power,
             tuple(node.injection.items()),
         ),
+        kernels=BorrowedKernels(**spec.kernels.model_dump()) if spec.kernels else None,
     )

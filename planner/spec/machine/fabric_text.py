@@ -1,8 +1,9 @@
 """Which cluster does "64x8 h100 400G-ib" mean?
 
-    shorthand := [NODES x] DEVICES ACCELERATOR [SPEED G-FABRIC]
+    shorthand := [NODES x] DEVICES [x] ACCELERATOR [SPEED G-FABRIC] | ACCELERATOR x DEVICES [SPEED G-FABRIC]
     64x8 h100 400G-ib    64 nodes of 8 H100, one 400 Gbit/s InfiniBand NIC per device
-    8 rtx4090            one node of 8
+    8 rtx4090, 8x RTX 4090, rtx 4090 x 8    one node of 8
+    32xH100              4 nodes of 8, as many as such a node usually has
     FABRIC               ib | roce | efa | eth | opa | slingshot
     SPEED                of one device: 3.2 Tbit/s shared by a node of 8 is 400G
 
@@ -21,16 +22,23 @@ from planner.spec.machine.cluster import LinkKind
 
 FORM: Final = (
     "[NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
-    "such as '64x8 h100 400G-ib' or '8 rtx4090'"
+    "such as '64x8 h100 400G-ib', '8 rtx4090' or '2x RTX 3090'"
 )
 GRAMMAR: Final = f"write {FORM}"
 _MOST_OF_A_DEVICE: Final = (
     400e9  # bytes/s: a node's eight NICs taken for one device's, which is told, not refused
 )
-_SHORTHAND: Final = re.compile(
-    r"(?:(?P<nodes>\d+)\s*[xX×]\s*)?(?P<devices>\d+)\s+(?P<chip>[A-Za-z][\w.-]*|\d{4}[\w.-]*)"
-    r"(?:\s+(?P<speed>\d{1,5}(?:\.\d{1,3})?)[Gg]-(?P<fabric>[A-Za-z]+))?"
+_TIMES: Final = r"\s*[xX×*]\s*"
+_CHIP: Final = (
+    r"(?P<chip>(?:(?![xX]\b)[A-Za-z][\w.-]*|\d{4}[\w.-]*)(?:\s+(?!\d+(?:\.\d+)?[A-Za-z]?-)[\w()./-]+)*)"
 )
+_MEMORY: Final = r"\d+\s*[Gg][Ii]?[Bb]?\s*$"  # "4090 48gb" is a device, not 4,090 of them
+_NETWORK: Final = r"(?:\s+(?P<speed>\d{1,5}(?:\.\d{1,3})?)[Gg]-(?P<fabric>[A-Za-z]+))?"
+_COUNT_FIRST: Final = re.compile(
+    rf"(?:(?P<nodes>\d+){_TIMES})?(?P<devices>\d+)(?:{_TIMES}|\s+){_CHIP}{_NETWORK}"
+)
+# the x after a space or a digit, so that the one of RTX is none
+_CHIP_FIRST: Final = re.compile(rf"(?P<nodes>)?{_CHIP}(?:\s+|(?<=\d))[xX×*]\s*(?P<devices>\d+){_NETWORK}")
 _SHORT_KINDS: Final[Mapping[str, LinkKind]] = {
     "ib": LinkKind.INFINIBAND,
     "roce": LinkKind.ROCE,
@@ -43,10 +51,11 @@ _SHORT_KINDS: Final[Mapping[str, LinkKind]] = {
 
 @dataclass(frozen=True)
 class Shorthand:
-    """A cluster in a few words: `speed` of one NIC per device [bytes/s], None where not said."""
+    """A cluster in a few words. `nodes`: 0 where not said, `devices`: of each, or of all; `speed` of one NIC per device
+    [bytes/s], None where not said."""
 
     nodes: int
-    devices_per_node: int
+    devices: int
     accelerator: str
     speed: float | None
     fabric: LinkKind | None
@@ -59,13 +68,15 @@ class Shorthand:
 
 
 def looks_like_shorthand(text: str) -> bool:
-    """Whether `text` can only be meant as a shorthand: a count first, then more words, or `NxM`."""
-    return re.match(r"\s*[+-]?\d+(\s*[xX×]\s*\d+|\s+\S)", text) is not None
+    """Whether `text` can only be meant as a shorthand: a count first, then more words, or `x` and a count last."""
+    return (
+        re.match(rf"\s*[+-]?\d+({_TIMES}\S|\s+(?!{_MEMORY})\S)|.*(\s|\d)[xX×*]\s*\d+(\s|$)", text) is not None
+    )
 
 
 def parse_shorthand(text: str) -> Shorthand:
     """Read the shorthand above. Raises `InputError` that shows the grammar."""
-    match = _SHORTHAND.fullmatch(text.strip())
+    match = _COUNT_FIRST.fullmatch(text.strip()) or _CHIP_FIRST.fullmatch(text.strip())
     if match is None:
         raise InputError("a cluster shorthand must follow its grammar", repr(text), GRAMMAR)
     fabric = match["fabric"]
@@ -73,7 +84,7 @@ def parse_shorthand(text: str) -> Shorthand:
         raise InputError(
             f"the fabric of a shorthand must be one of {', '.join(_SHORT_KINDS)}", repr(fabric), GRAMMAR
         )
-    nodes, devices = (_count(match[key] or "1", text) for key in ("nodes", "devices"))
+    nodes, devices = _count(match["nodes"], text) if match["nodes"] else 0, _count(match["devices"], text)
     speed = float(match["speed"]) * 1e9 / 8 if match["speed"] else None
     if speed == 0:
         raise InputError("the speed of a NIC must be above 0", repr(text), GRAMMAR)

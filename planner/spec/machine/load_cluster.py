@@ -1,7 +1,7 @@
 """Which cluster does the word CLUSTER on the command line stand for?
 
-A name under `cluster_specs/`, a YAML path, or a shorthand. The only module of clusters and accelerators that
-touches files. Left out: downloading anything, and probing the machine planner runs on.
+A name under `cluster_specs/`, a device, a cloud's machine, a YAML path, or a shorthand. The only module of clusters
+and accelerators that touches files. Left out: downloading anything, and probing the machine planner runs on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import (
@@ -29,10 +30,15 @@ from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_s
 from planner.spec.machine.architecture import ANY_DEVICE, GPU
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError
+from planner.spec.machine.device_names import Named, device_name, nearest, resolve
 from planner.spec.machine.fabric_text import FORM, GRAMMAR, looks_like_shorthand, parse_shorthand
+from planner.units import parse_quantity
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _ACCELERATORS = _PACKAGE / "catalog" / "accelerators"
+_INSTANCES = _PACKAGE / "catalog" / "instances.yaml"
+_YAML = (".yaml", ".yml")
+_SAFE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # in the installed package; in a source checkout the folder lies beside the package
 _CLUSTERS = next(
     (d for d in (_PACKAGE / "cluster_specs", _PACKAGE.parent / "cluster_specs") if d.is_dir()),
@@ -107,23 +113,55 @@ def _folded(name: str) -> str:
     return "-".join(name.strip().lower().replace("_", " ").replace("-", " ").split())
 
 
-@lru_cache(maxsize=2)
-def _index(folder: Path) -> dict[str, Path]:
+@lru_cache(maxsize=1)
+def _clusters() -> dict[str, Path]:
     """Folded name or alias -> file. Reading every file happens only for a name that is no file name."""
     names: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(_CLUSTERS.glob("*.yaml")):
         document = read_yaml(path)
         for name in (path.stem, *(document.get("aliases") or ())):
             names.setdefault(_folded(str(name)), path)
     return names
 
 
-def _find(folder: Path, name: str) -> Path | None:
+def _direct(folder: Path, name: str) -> Path | None:
+    """The file of exactly that name."""
     key = _folded(name)
     direct = folder / f"{key}.yaml"
-    if len(key) < 100 and key.replace("-", "").replace(".", "").isalnum() and direct.is_file():
-        return direct
-    return _index(folder).get(key)
+    spelled = len(key) < 100 and key.replace("-", "").replace(".", "").isalnum()
+    return direct if spelled and direct.is_file() else None
+
+
+def _find_cluster(name: str) -> Path | None:
+    return _direct(_CLUSTERS, name) or _clusters().get(_folded(name))
+
+
+@lru_cache(maxsize=1)
+def _devices() -> tuple[Named, ...]:
+    """Every accelerator with the names that it goes by."""
+    found = []
+    for name in accelerator_names():
+        document = yaml.load((_ACCELERATORS / f"{name}.yaml").read_text(encoding="utf-8"), _SAFE_LOADER)
+        names = tuple(device_name(str(known)) for known in (name, *(document.get("aliases") or ())))
+        found.append(Named(name, names, parse_quantity(document["nominal_memory"], "capacity")))
+    return tuple(found)
+
+
+def _find_accelerator(name: str) -> Path | None:
+    """The file of the accelerator that a name means, where it means one."""
+    direct = _direct(_ACCELERATORS, name)
+    found = None if direct else resolve(name[:100], _devices())
+    return _ACCELERATORS / f"{found}.yaml" if found else direct
+
+
+@lru_cache(maxsize=1)
+def _instances() -> Mapping[str, Mapping[str, Any]]:
+    """Folded name of a cloud's machine -> its family in `instances.yaml` with its own row as `size`."""
+    return {
+        _folded(name): {**family, "name": name, "size": size}
+        for family in read_yaml(_INSTANCES)["families"]
+        for name, size in family["instances"].items()
+    }
 
 
 def accelerator_names() -> list[str]:
@@ -136,6 +174,12 @@ def cluster_names() -> list[str]:
     return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
 
 
+def names_of_clusters() -> list[str]:
+    """Names that a cluster has without a file of the user's: those that ship, then devices in their usual nodes."""
+    clusters = cluster_names()
+    return [*clusters, *(name for name in accelerator_names() if name not in clusters)]
+
+
 def cluster_specs() -> Iterator[tuple[Path, ClusterSpec]]:
     """Every shipped cluster file."""
     for name in cluster_names():
@@ -146,10 +190,15 @@ def cluster_specs() -> Iterator[tuple[Path, ClusterSpec]]:
 @lru_cache(maxsize=64)
 def load_accelerator(name: str) -> Accelerator:
     """The accelerator of that name or alias; `_`, spaces, capitals don't matter. Raises `InputError`."""
-    path = _find(_ACCELERATORS, name)
+    path = _find_accelerator(name)
     if path is None:
-        raise UnknownNameError("accelerator", name, accelerator_names())
+        raise _unknown_device(name)
     return accelerator_from_spec(_read_spec(path, AcceleratorSpec))
+
+
+def _unknown_device(name: str, hint: str = "") -> UnknownNameError:
+    near = nearest(name[:100], _devices()) or accelerator_names()
+    return UnknownNameError("accelerator", name[:100], near, hint)
 
 
 def noun_of(accelerators: Iterable[str]) -> str:
@@ -162,40 +211,95 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
     """The first `gpus` devices (None: all) of a name, a YAML path, or a shorthand. Raises `InputError`."""
     if not text.strip():
         raise InputError("a cluster must be named", repr(text), f"name a spec, a YAML file, or {GRAMMAR}")
-    named = _find(_CLUSTERS, text)
-    if named is not None:
-        return _built(_read_spec(named, ClusterSpec), str(named), gpus)
+    shipped = _shipped(text)
+    if shipped is not None:
+        return _built(*shipped, gpus)
     if looks_like_shorthand(text):
         return _load_shorthand(text, gpus)
     if _is_file(text):
         document = read_yaml(Path(text))
         return described_cluster(document, text, gpus)
-    nearest = nearest_names(text[:100], _index(_CLUSTERS))
-    raise UnknownNameError("cluster", text, nearest, f"Or give a YAML file, or {FORM}")
+    raise _unknown(text)
+
+
+def _unknown(text: str) -> UnknownNameError:
+    text, known = text[:100], [*_clusters(), *accelerator_names()]
+    near = [*nearest(text, _devices()), *nearest_names(text, known)][:5]
+    return UnknownNameError("cluster", text, near, f"Or give a YAML file, or {FORM}")
+
+
+def _shipped(text: str) -> tuple[ClusterSpec, str] | None:
+    """The cluster or node type of a name, and its file: of a cluster, a cloud's machine, or a device."""
+    named = _find_cluster(text)
+    if named is not None:
+        return _read_spec(named, ClusterSpec), str(named)
+    machine = _folded(text).removeprefix("standard-")
+    if machine in _instances():
+        return _checked(_instance(_instances()[machine]), str(_INSTANCES), ClusterSpec), str(_INSTANCES)
+    if looks_like_shorthand(text) or text.endswith(_YAML):
+        return None
+    device = _find_accelerator(text)
+    if device is None:
+        return None
+    return _checked(_usual_nodes(read_yaml(device)), str(device), ClusterSpec), str(device)
+
+
+def _instance(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The file that a cloud's machine would have."""
+    links = read_yaml(_ACCELERATORS / f"{row['accelerator']}.yaml")["scale_up"]
+    devices, nics, bandwidth = row["size"]
+    links = {"kind": links["kind"], "domain": row.get("domain", devices)}
+    node = {"accelerators": devices, "nics": nics, "nic_bandwidth": bandwidth, "scale_up": links}
+    return _node_type(
+        row["name"], row["accelerator"], node, row["fabric"], row["source"], "unverified" in row
+    )
+
+
+def _usual_nodes(device: Mapping[str, Any]) -> dict[str, Any]:
+    """The file of as many usual servers of a device as asked for."""
+    node = {key: value for key, value in device["node"].items() if key not in ("fabric", "injection")}
+    node["scale_up"] = {key: device["scale_up"][key] for key in ("kind", "domain")}
+    unverified = "node" in device.get("unverified", ())
+    source = "the usual server of this accelerator, from its file"
+    return _node_type(device["name"], device["name"], node, device["node"]["fabric"], source, unverified)
+
+
+def _node_type(
+    name: str, accelerator: str, node: Mapping[str, Any], fabric: str, source: str, unverified: bool
+) -> dict[str, Any]:
+    """The file of as many nodes as asked for, `unverified` or from a source."""
+    return {
+        "name": name, "accelerator": accelerator, "nodes": "any", "node": node, "fabric": {"kind": fabric},
+        "sources": {"node": source, "fabric": source}, "unverified": ["node"] if unverified else [],
+    }  # fmt: skip
 
 
 def cluster_spec(text: str) -> ClusterSpec | None:
     """The file behind a name or a YAML path; None of a shorthand and of what is no cluster. Raises `InputError`."""
-    named = _find(_CLUSTERS, text)
-    if named is None and (looks_like_shorthand(text) or not _is_file(text)):
-        return None
-    return _read_spec(named or Path(text), ClusterSpec)
+    shipped = _shipped(text)
+    if shipped is not None:
+        return shipped[0]
+    return None if looks_like_shorthand(text) or not _is_file(text) else _read_spec(Path(text), ClusterSpec)
 
 
 def accelerator_of(text: str) -> str:
     """The accelerator of a name, a YAML path, or a shorthand. Raises `InputError`."""
     spec = cluster_spec(text)
-    return load_accelerator(parse_shorthand(text).accelerator if spec is None else spec.accelerator).name
+    if spec is not None:
+        return load_accelerator(spec.accelerator).name
+    if not looks_like_shorthand(text):
+        raise _unknown(text)
+    return accelerator_of(parse_shorthand(text).accelerator)
 
 
 def names_no_file(text: str) -> bool:
-    """Is it a cluster that planner ships, or a shorthand, so that no other file is read for it?"""
-    return bool(text.strip()) and (_find(_CLUSTERS, text) is not None or looks_like_shorthand(text))
+    """Is it a name that planner ships, or a shorthand, so that no other file is read for it?"""
+    return bool(text.strip()) and (looks_like_shorthand(text) or _shipped(text) is not None)
 
 
 def _is_file(text: str) -> bool:
     """Is it meant as a path?"""
-    named = text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text
+    named = text.endswith(_YAML) or "/" in text or os.sep in text
     return named or (bool(text.strip()) and _exists(text))
 
 
@@ -221,32 +325,42 @@ def _built(spec: ClusterSpec, file: str, gpus: int | None) -> Cluster:
 
 def _load_shorthand(text: str, gpus: int | None) -> Cluster:
     said = parse_shorthand(text)
-    accelerator = load_accelerator(said.accelerator)
+    device = _find_accelerator(said.accelerator)
+    machine = None if device or said.nodes or said.speed else _shipped(said.accelerator)
+    if machine is not None and machine[0].nodes == "any":
+        whole = _built(*machine, said.devices * machine[0].node.accelerators)
+        return whole if gpus is None else whole.with_devices(gpus)
+    if device is None:
+        raise _unknown_device(said.accelerator, f"Or {GRAMMAR}")
+    accelerator = load_accelerator(device.stem)
     node = accelerator.typical_node
     usual = node.accelerators if node else 8
     most = 2 * max(8, usual)
-    if said.devices_per_node > most:
-        nodes = -(-said.nodes * said.devices_per_node // usual)
+    # a count alone is of a node's devices, or of so many as several usual nodes have
+    whole_nodes = not said.nodes and said.devices > usual and said.devices % usual == 0
+    nodes, per_node = (said.devices // usual, usual) if whole_nodes else (said.nodes or 1, said.devices)
+    if per_node > most:
         raise InputError(
             f"a node of {accelerator.name} must hold at most {most} devices",
             repr(text),
-            f"write nodes x devices, such as '{nodes}x{usual} {said.accelerator} 400G-ib'",
+            f"write nodes x devices, such as '{-(-nodes * per_node // usual)}x{usual} {said.accelerator} 400G-ib'",
         )
-    injection = said.speed * said.devices_per_node if said.speed else None
     whole = assemble_cluster(
         accelerator,
-        said.nodes * said.devices_per_node,
-        said.devices_per_node,
+        nodes * per_node,
+        per_node,
         fabric_kind=said.fabric,
-        node_injection_bandwidth=injection,
+        node_injection_bandwidth=said.speed * per_node if said.speed else None,
     )
     if said.speed and whole.num_nodes > 1:  # with the network in its name a plan's cluster can be read again
         whole = replace(whole, name=f"{whole.name} {said.network}")
-    if said.speed and whole.num_nodes > 1 < said.devices_per_node:
+    if said.speed and whole.num_nodes > 1 < per_node:
         speed = finding(
-            "fabric_speed", fabric=str(said.fabric), bandwidth=said.speed,
-            node_bandwidth=said.speed * said.devices_per_node,
-        )  # fmt: skip
+            "fabric_speed",
+            fabric=str(said.fabric),
+            bandwidth=said.speed,
+            node_bandwidth=said.speed * per_node,
+        )
         beyond = beyond_any_nic(said.speed, "device")
         whole = replace(whole, assumed=(speed, *beyond, *whole.assumed))
     return whole if gpus is None else whole.with_devices(gpus)

@@ -112,7 +112,8 @@ class KernelRates:
     reach. `launch_latency`: shortest time of a kernel on the device [s]. `compute_units`: SMs or CUs.
     `sustained_fraction`: clock under continuous GEMM load over the clock of a short burst; already
     inside the tables. `kin`: the accelerator whose tables were borrowed, empty if its own.
-    `unverified`: figures that rest on no measurement. `sources`: per figure, where it is from.
+    `timed`: somebody timed products on it, if not those of a table. `unverified`: figures that
+    rest on no measurement. `sources`: per figure, where it is from.
     """
 
     accelerator: str
@@ -129,6 +130,7 @@ class KernelRates:
     moving: MovingRates
     kin: str = ""
     note: str = ""
+    timed: bool = True
     unverified: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 

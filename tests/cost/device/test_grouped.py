@@ -41,7 +41,7 @@ def seconds_expected(chip: str, rows: int, n: int, k: int, groups: int) -> float
     device = load_cluster(f"1x8 {chip}").accelerator
     shape = {"rows": rows, "n": n, "k": k, "groups": groups}
     measurement = Measurement(kind="grouped_gemm", name="experts", dtype="bf16", shape=shape)
-    found = expected(measurement, device, load_kernel_rates(device.name, device.architecture))
+    found = expected(measurement, device, load_kernel_rates(device.name))
     assert found is not None
     return found
 

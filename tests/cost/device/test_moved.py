@@ -41,3 +41,15 @@ def test_what_the_cache_holds_is_faster() -> None:
     assert slow / fast == pytest.approx(3 * RATES.moving.cache_gain)
     without = moved_time(fits, replace(H100, l2=None), RATES) - LAUNCH
     assert without / fast == pytest.approx(RATES.moving.cache_gain)
+
+
+def test_units_with_less_memory_each_use_more_of_it() -> None:
+    """What a unit keeps in flight is the limit: 13 GB/s a unit of an H100 in 16 bits, as much of an A100, and of cards
+    whose memory is slower all that kernels reach of it."""
+    h100, a100, l4, h200 = (
+        (load_accelerator(name), load_kernel_rates(name).moving) for name in ("h100", "a100", "l4", "h200")
+    )
+    per_unit = [chip.memory_bandwidth * rates.apart[2] / chip.compute_units for chip, rates in (h100, a100)]
+    assert per_unit[0] == pytest.approx(per_unit[1])
+    assert l4[1].apart == l4[1].fused == {2: 0.85, 4: 0.85}
+    assert h200[1].apart == h100[1].apart  # a larger share of more memory was not measured, nor a smaller one

@@ -120,7 +120,7 @@ def test_attention_under_a_mask_meets_every_key() -> None:
 
 @pytest.mark.parametrize("name", accelerator_names())
 def test_any_accelerator_runs_a_step(name: str) -> None:
-    device = Device(load_accelerator(name), load_kernel_rates(name, load_accelerator(name).architecture))
+    device = Device(load_accelerator(name), load_kernel_rates(name))
     wide = tensor(512, 512, dtype="float32")
     half = tensor(512, 512, dtype="float16")
     products = [operation("mm", [one, one], [one], False, True) for one in (wide, half, tensor(512, 512))]

@@ -20,12 +20,14 @@ from planner.report.words import texts
 from planner.spec.machine.accelerator import AcceleratorSpec
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic
 from planner.spec.machine.cluster import Architecture, Cluster, LinkKind
+from planner.spec.machine.device_names import DeviceName, device_name
 from planner.spec.machine.load_cluster import (
     accelerator_names,
     cluster_names,
     cluster_specs,
     load_accelerator,
     load_cluster,
+    names_of_clusters,
 )
 from planner.spec.precision import Dtype
 from planner.units import GIB, parse_quantity
@@ -110,15 +112,20 @@ def test_unknown_accelerator_lists_the_nearest() -> None:
 
 
 def test_every_accelerator_has_its_own_names() -> None:
-    seen: dict[str, str] = {}
+    seen: dict[DeviceName, str] = {}
     for name in accelerator_names():
         spec = AcceleratorSpec.model_validate(yaml.safe_load((CATALOG / f"{name}.yaml").read_text()))
         assert spec.name == name
-        for alias in (name, *spec.aliases):
-            assert seen.setdefault(alias, name) == name, alias
+        known = {device_name(alias): alias for alias in (name, *spec.aliases)}
+        assert len(known) == 1 + len(spec.aliases), (
+            f"{name} has an alias that says the same as another of its names"
+        )
+        for said, alias in known.items():
+            assert seen.setdefault(said, name) == name, alias
             assert load_accelerator(alias).name == name
-        if any("memory" in source for source in spec.source):
-            assert spec.unverified, f"{name} rests on memory and names no unverified field"
+
+
+SHOWN_BY_NVIDIA_SMI = ("h20_sxm_96g", "h200_sxm", "gb200", "b300", "gb300", "l40s")
 
 
 def test_accelerators_agree_with_the_collected_data() -> None:
@@ -128,7 +135,9 @@ def test_accelerators_agree_with_the_collected_data() -> None:
         chip = load_accelerator(key)
         share = 0.5 if key == "mi250x" else 1  # a device is one of its two dies
         assert chip.name == key.replace("_", "-")
-        assert chip.memory == pytest.approx(entry["hbm_usable_gib"] * share * GIB)
+        # of some, collected: what nvidia-smi shows, of which a program gets 0.4 to 1.3 % less
+        memory = chip.memory / (entry["hbm_usable_gib"] * share * GIB)
+        assert memory == pytest.approx(1) or (key in SHOWN_BY_NVIDIA_SMI and 0.985 < memory < 0.997)
         assert chip.memory_bandwidth == pytest.approx(entry["hbm_bw_gbs"] * share * 1e9)
         assert chip.scale_up_bandwidth == pytest.approx(
             entry["scaleup"]["per_gpu_per_direction_gbs"] * share * 1e9
@@ -219,7 +228,7 @@ def test_the_promised_clusters_ship() -> None:
         dgx-a100 dgx-h100 dgx-h200 dgx-b200 deepseek-h800 aws-p4d aws-p4de aws-p5 aws-p5en aws-p6-b200 aws-p6-b300
         gcp-a3-mega
         gcp-a3-ultra azure-nd-h100-v5 oci-h100 h100-sxm-roce"""
-    assert set(promised.split()) <= set(cluster_names())
+    assert set(promised.split()) <= set(names_of_clusters())
 
 
 def test_every_shipped_cluster_loads_at_several_sizes() -> None:
