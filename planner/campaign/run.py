@@ -22,6 +22,7 @@ from planner.campaign.goodput import (
     Goodput,
     daly_interval,
     goodput_shares,
+    software_stops_rate,
     spare_nodes,
     time_between_stops,
 )
@@ -39,10 +40,12 @@ SLOWEST_PROGRESS = 1e-6  # a goodput below this is said to be this: such a run n
 
 @dataclass(frozen=True)
 class Interruptions:
-    """How a job stops and saves itself; times [s], sizes [bytes]."""
+    """How a job stops and saves itself; times [s], sizes [bytes]. `between_stops_ends`: at the largest and the least
+    rates that sources give."""
 
     shares: Goodput[float]
     between_stops: float
+    between_stops_ends: tuple[float, float]
     restart: float
     interval: float
     stall: float
@@ -56,15 +59,16 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
     job, cluster = problem.job, problem.cluster
     if job.tokens is None:
         return None
-    stops = interruptions(step_time, problem, assumptions)
-    goodput = max(stops.shares.productive, SLOWEST_PROGRESS)
     ideal = run_duration(step_time, job.tokens, job.tokens_per_step, cluster.num_devices)
+    stops = interruptions(step_time, ideal.days * SECONDS_PER_DAY, problem, assumptions)
+    goodput = max(stops.shares.productive, SLOWEST_PROGRESS)
     days = ideal.days / goodput
     needed = _spares(cluster, assumptions)
     spares = needed if assumptions.spare_nodes is None else int(assumptions.spare_nodes)
     held = device_hours(days * SECONDS_PER_DAY, cluster.num_devices + spares * cluster.devices_per_node)
     power, power_source = device_power(cluster, assumptions)
     price, price_source = device_price(cluster, assumptions)
+    market = market_price(cluster, assumptions)
     energy = None if power is None else run_energy(held, power, assumptions.pue)
     rent, _ = device_price(cluster, assumptions, owned=False)
     owned, even = owning(cluster, rent, assumptions)
@@ -85,7 +89,12 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
         held_gpu_hours=held,
         spare_nodes=spares,
         spare_nodes_needed=needed,
+        list_price=price is not None and _is_listed(cluster, assumptions),
+        market_price_low=None if market is None else market[0],
+        market_price_high=None if market is None else market[1],
         time_between_stops=stops.between_stops,
+        time_between_stops_low=stops.between_stops_ends[0],
+        time_between_stops_high=stops.between_stops_ends[1],
         restart_time=stops.restart,
         checkpoint_interval=stops.interval,
         checkpoint_stall=stops.stall,
@@ -117,17 +126,24 @@ def checkpoint_sizes(problem: Problem) -> tuple[float, float]:
     return full_state_size(parameters, weight, master, moments), weights_size(parameters, weight)
 
 
-def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interruptions:
-    """How often the job stops, how it checkpoints and what is left of the wall clock."""
+def interruptions(step_time: float, run_time: float, problem: Problem, a: Assumptions) -> Interruptions:
+    """How often the job stops, how it checkpoints and what is left of the wall clock. `run_time` [s]: without stops."""
     cluster = problem.cluster
     devices = cluster.num_devices
     full, weights = checkpoint_sizes(problem)
     spot = a.pricing is Pricing.SPOT
-    between = float(
-        time_between_stops(
-            float(devices), a.hardware_failures, a.software_stops, a.spot_preemptions if spot else 0.0
-        )
-    )
+    preempted_rate = a.spot_preemptions if spot else 0.0
+    rates = zip(
+        *((own, *a.ends(key)) for key, own in (
+            ("hardware_failures", a.hardware_failures), ("software_stops", a.software_stops)
+        )), strict=True,
+    )  # fmt: skip
+    between, most, least = (
+        float(time_between_stops(
+            float(devices), hardware, software_stops_rate(float(devices), software, run_time), preempted_rate
+        ))
+        for hardware, software in rates
+    )  # fmt: skip
     write = float(
         storage_time(
             full,
@@ -147,7 +163,7 @@ def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interru
     preempted = devices / DEVICES_PER_COUNTED_NODE * a.spot_preemptions * between if spot else 0.0
     restart = a.detection_time + a.restart_time + write + preempted * a.spot_wait
     shares = goodput_shares(interval, stall, between, restart, write if behind else 0.0)
-    return Interruptions(shares, between, restart, interval, stall, write, full, weights)
+    return Interruptions(shares, between, (least, most), restart, interval, stall, write, full, weights)
 
 
 def _spares(cluster: Cluster, a: Assumptions) -> int:
@@ -201,6 +217,18 @@ def _on_demand_price(cluster: Cluster, a: Assumptions) -> tuple[float | None, st
     return (None, "") if listed is None else listed
 
 
+def market_price(cluster: Cluster, a: Assumptions) -> tuple[float, float] | None:
+    """What an hour of a device is rented for on demand, least and most [$/h], where a list price was taken for want of
+    the cluster's own; None where that is not so, or where it is not known."""
+    found = a.market_prices.get(cluster.accelerator.name)
+    return found[:2] if _is_listed(cluster, a) and found is not None else None
+
+
+def _is_listed(cluster: Cluster, a: Assumptions) -> bool:
+    """Is an hour's price that of a list, for want of the cluster's own?"""
+    return a.price is None and cluster.price_per_device_hour is None and a.pricing is Pricing.ON_DEMAND
+
+
 def purchase_price(cluster: Cluster, a: Assumptions) -> float | None:
     """Price of a device with its share of the cluster [$]; None where it is not known."""
     if a.purchase_price is not None:
@@ -243,10 +271,15 @@ def run_assumptions(a: Assumptions) -> tuple[Finding, ...]:
     guesses = sum(record.unverified for record in a.records)
     given = (finding("assumptions_given", names=list(a.given)),) if a.given else ()
     unverified = (finding("assumptions_unverified", number=guesses),) if guesses else ()
+    hardware, software = a.ends("hardware_failures"), a.ends("software_stops")
     return (
         finding(
             "interruptions", per_devices=DEVICES_PER_COUNTED_NODE, hardware_failures=a.hardware_failures,
-            software_stops=a.software_stops, detection_time=a.detection_time, restart_time=a.restart_time,
+            hardware_low=hardware[0], hardware_high=hardware[1],
+            hardware_sources=a.record("hardware_failures").named or "given", software_stops=a.software_stops,
+            software_low=software[0], software_high=software[1],
+            software_sources=a.record("software_stops").named or "given",
+            detection_time=a.detection_time, restart_time=a.restart_time,
             spot_preemptions=a.spot_preemptions if spot else None, spot_wait=a.spot_wait if spot else None,
         ),
         finding(

@@ -49,6 +49,10 @@ def assumptions_facts(held: Assumptions) -> Facts:
             name: {"price_per_device_hour": price, "source": source}
             for name, (price, source) in held.list_prices.items()
         },
+        "market_prices": {
+            name: {"least_per_device_hour": least, "most_per_device_hour": most, "source": source}
+            for name, (least, most, source) in held.market_prices.items()
+        },
         "purchase_prices": {
             name: {"price_per_device": price, "source": source}
             for name, (price, source) in held.purchase_prices.items()
@@ -58,7 +62,7 @@ def assumptions_facts(held: Assumptions) -> Facts:
 
 def _facts(record: Assumption) -> Facts:
     told = {name: getattr(record, name) for name in ("kind", "meaning", "source", "unverified")}
-    return {"value": record.text, **told}
+    return {"value": record.text, **told, **({"range": list(record.ends)} if record.ends else {})}
 
 
 def assumptions_document(held: Assumptions) -> RenderableType:
@@ -74,7 +78,11 @@ def assumptions_document(held: Assumptions) -> RenderableType:
     for record in HOST_ASSUMPTIONS:
         blocks += [prose(""), *_lines(record)]
     rows = [(name, f"${price:.2f}", source) for name, (price, source) in held.list_prices.items()]
-    blocks.append(section("Prices for clusters that state none, per GPU-hour", labelled(rows)))
+    blocks.append(section("List prices, for clusters that state none, per GPU-hour", labelled(rows)))
+    market = [
+        (n, f"${low:.2f} to ${high:.2f}", source) for n, (low, high, source) in held.market_prices.items()
+    ]
+    blocks.append(section("What others ask on demand, per GPU-hour", labelled(market)))
     rows = [(name, f"${price:,.0f}", source) for name, (price, source) in held.purchase_prices.items()]
     blocks.append(section("Purchase prices, per GPU with its share of node and network", labelled(rows)))
     return Group(*blocks)
@@ -82,7 +90,9 @@ def assumptions_document(held: Assumptions) -> RenderableType:
 
 def _lines(record: Assumption) -> list[RenderableType]:
     mark = " (unverified, no source)" if record.unverified else ""
-    value = f"{record.key} = {record.text}"
+    value = f"{record.key} = {record.text}" + (
+        f" ({record.ends[0]} to {record.ends[1]})" if record.ends else ""
+    )
     return [
         prose(value, "bold yellow" if record.given else "bold"),
         Padding(prose(record.meaning), (0, 0, 0, 2)),

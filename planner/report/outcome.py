@@ -13,7 +13,7 @@ from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
 from planner.spec.findings import Finding
-from planner.spec.planfile import Choice, Plan
+from planner.spec.planfile import Choice, Plan, Run
 
 Facts = dict[str, Any]
 
@@ -71,6 +71,12 @@ def band_of_days(choice: Choice) -> str:
 def money(amount: float | None) -> str:
     """Dollars in three digits; empty where not known."""
     return "" if amount is None else f"${count(amount)}"
+
+
+def cost_of(run: Run) -> str:
+    """Dollars of a run, and whether at a list price; empty where not known."""
+    listed = " at list price" if run.list_price else ""
+    return f"{money(run.cost)}{listed}" if run.cost is not None else ""
 
 
 def choice_lines(choice: Choice, noun: str) -> list[str]:
