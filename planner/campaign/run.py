@@ -6,8 +6,11 @@ equations themselves, and how a run is drawn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from planner.campaign.batch import CriticalBatch, Stage, Staged, critical_batch, staged_run
 from planner.campaign.checkpoint import (
     full_state_size,
     host_copy_time,
@@ -15,7 +18,7 @@ from planner.campaign.checkpoint import (
     storage_time,
     weights_size,
 )
-from planner.campaign.duration import SECONDS_PER_DAY, SECONDS_PER_HOUR, device_hours, run_duration
+from planner.campaign.duration import SECONDS_PER_DAY, SECONDS_PER_HOUR, device_hours
 from planner.campaign.energy import average_power, emissions, run_energy
 from planner.campaign.goodput import (
     DEVICES_PER_COUNTED_NODE,
@@ -29,7 +32,9 @@ from planner.campaign.goodput import (
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
 from planner.spec.assumptions import Assumptions, Pricing
+from planner.spec.batch_fit import FitOf
 from planner.spec.findings import Finding, finding
+from planner.spec.job import Job
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import OWNED, Run
 from planner.spec.precision import RECIPES
@@ -54,15 +59,22 @@ class Interruptions:
     weights: float
 
 
-def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> Run | None:
-    """The whole run at `step_time` [s]; None where the job states no tokens."""
+def run_facts(
+    step_time: float, problem: Problem, assumptions: Assumptions, early: Sequence[float] = ()
+) -> Run | None:
+    """The whole run at `step_time` [s]; None where the job states no tokens. `early`: step times of the batches of its
+    schedule [s]."""
     job, cluster = problem.job, problem.cluster
     if job.tokens is None:
         return None
-    ideal = run_duration(step_time, job.tokens, job.tokens_per_step, cluster.num_devices)
-    stops = interruptions(step_time, ideal.days * SECONDS_PER_DAY, problem, assumptions)
+    limit, stages = batch_limit(problem, assumptions), _stages(step_time, early, job, job.tokens)
+    ideal, least, most = (
+        staged_run(stages, critical, job.reference_batch)
+        for critical in ((limit.middle, limit.high, limit.low) if limit is not None else (None, None, None))
+    )
+    stops = interruptions(step_time, ideal.seconds, problem, assumptions)
     goodput = max(stops.shares.productive, SLOWEST_PROGRESS)
-    days = ideal.days / goodput
+    days = ideal.seconds / SECONDS_PER_DAY / goodput
     needed = _spares(cluster, assumptions)
     spares = needed if assumptions.spare_nodes is None else int(assumptions.spare_nodes)
     held = device_hours(days * SECONDS_PER_DAY, cluster.num_devices + spares * cluster.devices_per_node)
@@ -76,8 +88,12 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
     scale = (1 - goodput) / (sum(lost) or 1.0)
     return Run(
         steps=ideal.steps,
-        days=ideal.days,
-        gpu_hours=ideal.gpu_hours,
+        days=ideal.seconds / SECONDS_PER_DAY,
+        gpu_hours=device_hours(ideal.seconds, cluster.num_devices),
+        tokens=ideal.tokens,
+        tokens_least=least.tokens,
+        tokens_most=most.tokens,
+        batch=_batch_said(limit, problem, assumptions, (ideal, least, most), step_time),
         price_per_device_hour=price,
         price_source=price_source,
         cost=None if price is None else held * price,
@@ -115,6 +131,63 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
         owned_price_per_device_hour=owned,
         break_even=even,
     )
+
+
+def _stages(step_time: float, early: Sequence[float], job: Job, tokens: float) -> list[Stage]:
+    """The run by batch: those of the schedule, then the global one."""
+    batches = [batch for batch, _ in job.batch_schedule]
+    ends = [0.0, *(end for _, end in job.batch_schedule), tokens]
+    rows = zip([*batches, job.global_batch], [*early, step_time], ends, ends[1:], strict=False)
+    return [Stage(end - start, job.useful_length * batch, time) for batch, time, start, end in rows]
+
+
+def _layers_parameters(problem: Problem) -> float:
+    """Parameters of the layers that a token meets, as fits count them."""
+    parameters = model_parameters(problem.model)
+    return float(
+        parameters.active - sum(parameters.by_kind[kind] for kind in ("embedding", "position", "head"))
+    )
+
+
+def batch_limit(problem: Problem, a: Assumptions) -> CriticalBatch | None:
+    """The critical batch of a run, as given, or by the fits that speak of it; None where none does, or where adapters
+    are trained, or no length is stated."""
+    job = problem.job
+    if job.critical_batch is not None:
+        return CriticalBatch(job.critical_batch, job.critical_batch, given=True)
+    if job.lora_rank is not None or job.tokens is None:
+        return None
+    return critical_batch(a.batch_fits, _layers_parameters(problem), job.tokens)
+
+
+def _batch_said(
+    limit: CriticalBatch | None,
+    problem: Problem,
+    a: Assumptions,
+    runs: tuple[Staged, Staged, Staged],
+    step_time: float,
+) -> Finding:
+    """Where the batch lies beside the critical one, and what it costs. `runs`: counted, least tokens, most."""
+    job = problem.job
+    assert job.tokens is not None, "asked for runs alone"
+    parameters, whole = _layers_parameters(problem), job.tokens_per_step
+    if limit is None:
+        short = job.tokens < parameters
+        why = "adapters" if job.lora_rank is not None else "fine_tuning" if short else "range"
+        return finding("critical_batch_unknown", why=why, batch=whole)
+    best = critical_batch(a.batch_fits, parameters, job.tokens, FitOf.BEST)
+    factor, least, most = (run.tokens / job.tokens for run in runs)
+    longer = runs[0].seconds - runs[0].tokens / whole * step_time
+    early: dict[str, Any] = {
+        "schedule": [job.useful_length * batch for batch, _ in job.batch_schedule],
+        "schedule_ends": [end for _, end in job.batch_schedule], "schedule_longer": max(longer, 0.0),
+    }  # fmt: skip
+    return finding(
+        "critical_batch", low=limit.low, high=limit.high, counted=limit.middle, fits=limit.fits,
+        extrapolated=limit.extrapolated, given=limit.given, batch=whole, factor=factor, factor_low=least,
+        factor_high=most, reference=job.reference_batch, best_low=None if best is None else best.low,
+        best_high=None if best is None else best.high, **(early if job.batch_schedule else {}),
+    )  # fmt: skip
 
 
 def checkpoint_sizes(problem: Problem) -> tuple[float, float]:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from planner.spec.assumptions import Assumption, Assumptions, assumptions_from, read_ends
+from planner.spec.batch_fit import BatchFit, FitInput, FitOf
 from planner.units import parse_quantity
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -45,11 +46,27 @@ class _Market(_Part):
     prices: Mapping[str, tuple[str, str]]
 
 
+class _Fit(_Part):
+    name: str
+    of: FitOf
+    source: str
+    tokens: tuple[float, float]
+    parameters: float
+    input: FitInput = FitInput.TOKENS
+    coefficient: float = 0.0
+    exponent: float = 0.0
+    points: tuple[tuple[float, float], ...] = ()
+    levels_off: bool = False
+    overhead: float = 1.0
+    unverified: bool = False
+
+
 class _File(_Part):
     assumptions: Mapping[str, _Entry]
     list_prices: _Prices
     market_prices: _Market
     purchase_prices: _Prices
+    batch_fits: tuple[_Fit, ...]
 
 
 def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
@@ -72,7 +89,8 @@ def _shipped() -> Assumptions:
     ]
     rents, market = _priced(document.list_prices, "price"), document.market_prices
     asked = {name: (*read_ends(*ends, "price"), market.source) for name, ends in market.prices.items()}
-    return assumptions_from(records, rents, asked, _priced(document.purchase_prices, "money"))
+    fits = (BatchFit(**fit.model_dump()) for fit in document.batch_fits)
+    return assumptions_from(records, rents, asked, _priced(document.purchase_prices, "money"), fits)
 
 
 def _priced(listed: _Prices, kind: str) -> dict[str, tuple[float, str]]:

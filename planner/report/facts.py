@@ -196,6 +196,8 @@ def _run_figures(choice: Choice, run: Run, noun: str) -> tuple[Figure, ...]:
         Figure("whole run", days(run.effective_days), f"{interval(low, high)}: {held}{spares}"),
         Figure("goodput", f"{100 * run.goodput:.1f} %", goodput_sentence(run)),
     ]
+    if run.batch is not None:
+        figures.insert(1, Figure("tokens", count(run.tokens or 0.0), text_of(run.batch)))
     if run.checkpoint_size and run.checkpoint_interval and run.storage:
         size = (
             f"{format_capacity(run.checkpoint_size)} each, {format_capacity(run.storage)} stored at the end"

@@ -12,6 +12,7 @@ from planner.answer.outcome import best_of, limits, limits_sentence, run_days, w
 from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
+from planner.report.words import text_of
 from planner.spec.findings import Finding
 from planner.spec.planfile import Choice, Plan, Run
 
@@ -85,6 +86,8 @@ def choice_lines(choice: Choice, noun: str) -> list[str]:
     run = choice.run
     options = [choice.stack] if SEPARATOR in choice.stack else []
     lines = [choice.config.text, *options, f"the step is {limits_sentence(choice)}"]
+    if run and run.batch is not None:
+        lines.append(text_of(run.batch))
     if run and run.price_per_device_hour is not None:
         lines.append(price_sentence(run, noun))
     elif run:

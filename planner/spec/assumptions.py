@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from planner.errors import InputError, UnknownNameError
+from planner.spec.batch_fit import BatchFit
 from planner.units import parse_quantity
 
 
@@ -58,7 +59,7 @@ class Assumptions:
 
     Meanings and sources are those of `records`, which come from `catalog/campaign.yaml`. `list_prices`: accelerator ->
     ($/h, source), for clusters that state none; `market_prices`: accelerator -> (least, most [$/h], source), what
-    others ask for the same; `purchase_prices`: accelerator -> ($, source).
+    others ask for the same; `purchase_prices`: accelerator -> ($, source). `batch_fits`: of critical and best batches.
     """
 
     hardware_failures: float
@@ -96,6 +97,7 @@ class Assumptions:
     list_prices: Mapping[str, tuple[float, str]]
     market_prices: Mapping[str, tuple[float, float, str]]
     purchase_prices: Mapping[str, tuple[float, str]]
+    batch_fits: tuple[BatchFit, ...]
 
     def ends(self, key: str) -> tuple[float, float]:
         """The least and the largest value of a key that sources give, in inner units; twice its own where that is given
@@ -209,11 +211,12 @@ def assumptions_from(
     list_prices: Mapping[str, tuple[float, str]],
     market_prices: Mapping[str, tuple[float, float, str]],
     purchase_prices: Mapping[str, tuple[float, str]],
+    batch_fits: Iterable[BatchFit],
 ) -> Assumptions:
     """The defaults that these records state. Raises `InputError`."""
     kept = tuple(records)
     values = {record.key: read_value(record, record.text) for record in kept}
     return Assumptions(
         **values, records=kept, list_prices=dict(list_prices), market_prices=dict(market_prices),
-        purchase_prices=dict(purchase_prices),
+        purchase_prices=dict(purchase_prices), batch_fits=tuple(batch_fits),
     )  # fmt: skip

@@ -162,6 +162,16 @@ class Run(Record):
         None, ge=0, description="beside a list price, the least that others ask [US dollars/h]"
     )
     market_price_high: float | None = Field(None, ge=0, description="the most [US dollars/h]")
+    tokens: float | None = Field(
+        None,
+        gt=0,
+        description="trained: those stated, and more where the batch costs some for the same loss [1]",
+    )
+    tokens_least: float | None = Field(
+        None, gt=0, description="at the largest critical batch that a fit gives [1]"
+    )
+    tokens_most: float | None = Field(None, gt=0, description="at the least [1]")
+    batch: Finding | None = Field(None, description="where the batch lies beside the critical one")
     goodput: float | None = Field(None, gt=0, le=1, description="share of the wall clock that counts [1]")
     lost: dict[str, float] = Field(default_factory=dict, description="what takes the rest of it [1]")
     effective_days: float | None = Field(
