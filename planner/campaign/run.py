@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.campaign.batch import CriticalBatch, Stage, Staged, critical_batch, staged_run
+from planner.campaign.batch import CriticalBatch, Stage, Staged, critical_batch, staged_run, token_factor
 from planner.campaign.checkpoint import (
     full_state_size,
     host_copy_time,
@@ -158,6 +158,15 @@ def batch_limit(problem: Problem, a: Assumptions) -> CriticalBatch | None:
     if job.lora_rank is not None or job.tokens is None:
         return None
     return critical_batch(a.batch_fits, _layers_parameters(problem), job.tokens)
+
+
+def tokens_of_batch(problem: Problem, a: Assumptions, batch: int) -> float:
+    """Times as many tokens that another global batch [sequences] takes to the same loss [1]; 1 where none is stated, or
+    no critical batch known."""
+    limit = None if problem.job.tokens is None else batch_limit(problem, a)
+    if limit is None:
+        return 1.0
+    return float(token_factor(problem.job.useful_length * batch, limit.middle, problem.job.tokens_per_step))
 
 
 def _batch_said(

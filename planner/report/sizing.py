@@ -229,7 +229,11 @@ def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, 
 
 def _notes(sizing: Sizing) -> list[RenderableType]:
     rule = f"a doubling is worthwhile if it is at least {PAYING_SPEEDUP:g}x faster"
-    return [prose(f"{rule}; the curve ends here: {line_of(sizing.end)}", "dim")]
+    last = sizing.curve[-1]
+    batch = last.run.batch if last.run else None
+    said = f"at {last.gpus:,} {_noun(sizing)}s: {text_of(batch)}" if batch is not None else ""
+    notes = (f"{rule}; the curve ends here: {line_of(sizing.end)}", said)
+    return [prose(note, "dim") for note in notes if note]
 
 
 def _tried(sizing: Sizing) -> str:
