@@ -31,7 +31,7 @@ from planner.campaign.goodput import (
 )
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
-from planner.spec.assumptions import Assumptions, Pricing
+from planner.spec.assumptions import Assumptions, MarketPrice, Pricing
 from planner.spec.batch_fit import FitOf
 from planner.spec.findings import Finding, finding
 from planner.spec.job import Job
@@ -106,8 +106,9 @@ def run_facts(
         spare_nodes=spares,
         spare_nodes_needed=needed,
         list_price=price is not None and _is_listed(cluster, assumptions),
-        market_price_low=None if market is None else market[0],
-        market_price_high=None if market is None else market[1],
+        market_price_low=None if market is None else market.low,
+        market_price_high=None if market is None else market.high,
+        market_date="" if market is None else market.date,
         time_between_stops=stops.between_stops,
         time_between_stops_low=stops.between_stops_ends[0],
         time_between_stops_high=stops.between_stops_ends[1],
@@ -299,11 +300,10 @@ def _on_demand_price(cluster: Cluster, a: Assumptions) -> tuple[float | None, st
     return (None, "") if listed is None else listed
 
 
-def market_price(cluster: Cluster, a: Assumptions) -> tuple[float, float] | None:
-    """What an hour of a device is rented for on demand, least and most [$/h], where a list price was taken for want of
-    the cluster's own; None where that is not so, or where it is not known."""
-    found = a.market_prices.get(cluster.accelerator.name)
-    return found[:2] if _is_listed(cluster, a) and found is not None else None
+def market_price(cluster: Cluster, a: Assumptions) -> MarketPrice | None:
+    """What others ask for an hour of a device, where a list price was taken for want of the cluster's own; None where
+    that is not so, or where it is not known."""
+    return a.market_prices.get(cluster.accelerator.name) if _is_listed(cluster, a) else None
 
 
 def _is_listed(cluster: Cluster, a: Assumptions) -> bool:

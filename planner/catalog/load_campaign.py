@@ -13,7 +13,13 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from planner.spec.assumptions import Assumption, Assumptions, assumptions_from, read_ends
+from planner.spec.assumptions import (
+    Assumption,
+    Assumptions,
+    MarketPrice,
+    assumptions_from,
+    read_ends,
+)
 from planner.spec.batch_fit import BatchFit, FitInput, FitOf
 from planner.units import parse_quantity
 
@@ -42,6 +48,7 @@ class _Prices(_Part):
 
 
 class _Market(_Part):
+    date: str
     source: str
     prices: Mapping[str, tuple[str, str]]
 
@@ -88,7 +95,10 @@ def _shipped() -> Assumptions:
         for key, e in document.assumptions.items()
     ]
     rents, market = _priced(document.list_prices, "price"), document.market_prices
-    asked = {name: (*read_ends(*ends, "price"), market.source) for name, ends in market.prices.items()}
+    asked = {
+        name: MarketPrice(*read_ends(*ends, "price"), market.date, market.source)
+        for name, ends in market.prices.items()
+    }
     fits = (BatchFit(**fit.model_dump()) for fit in document.batch_fits)
     return assumptions_from(records, rents, asked, _priced(document.purchase_prices, "money"), fits)
 

@@ -233,7 +233,8 @@ def price_sentence(run: Run, noun: str) -> str:
     """What an hour of a device, called `noun`, costs, where that comes from, and when owning would be cheaper."""
     text = f"${run.price_per_device_hour:.2f} per {noun}-hour, {run.price_source}"
     if run.market_price_low is not None and run.market_price_high is not None:
-        text += f"; others ask ${run.market_price_low:.2f} to ${run.market_price_high:.2f}{_market_cost(run)}"
+        ends = f"${run.market_price_low:.2f} to ${run.market_price_high:.2f}"
+        text += f"; others ask {ends} ({run.market_date}){_market_cost(run)}"
     if run.owned_price_per_device_hour is None or run.price_source == OWNED:
         return text
     own = f"{OWNED} ${run.owned_price_per_device_hour:.2f} per {noun}-hour"

@@ -54,12 +54,22 @@ class Assumption:
 
 
 @dataclass(frozen=True)
+class MarketPrice:
+    """What an hour of a device is rented for on demand, from the least to the most [$/h], when, and who says so."""
+
+    low: float
+    high: float
+    date: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Assumptions:
     """The values, in planner's inner units; None: follows from the cluster or is chosen as the optimum.
 
     Meanings and sources are those of `records`, which come from `catalog/campaign.yaml`. `list_prices`: accelerator ->
-    ($/h, source), for clusters that state none; `market_prices`: accelerator -> (least, most [$/h], source), what
-    others ask for the same; `purchase_prices`: accelerator -> ($, source). `batch_fits`: of critical and best batches.
+    ($/h, source), for clusters that state none; `market_prices`: accelerator -> what others ask for the same;
+    `purchase_prices`: accelerator -> ($, source). `batch_fits`: of critical and best batches.
     """
 
     hardware_failures: float
@@ -95,7 +105,7 @@ class Assumptions:
     maintenance_fraction: float
     records: tuple[Assumption, ...]
     list_prices: Mapping[str, tuple[float, str]]
-    market_prices: Mapping[str, tuple[float, float, str]]
+    market_prices: Mapping[str, MarketPrice]
     purchase_prices: Mapping[str, tuple[float, str]]
     batch_fits: tuple[BatchFit, ...]
 
@@ -209,7 +219,7 @@ def read_ends(low: str, high: str, kind: str) -> tuple[float, float]:
 def assumptions_from(
     records: Iterable[Assumption],
     list_prices: Mapping[str, tuple[float, str]],
-    market_prices: Mapping[str, tuple[float, float, str]],
+    market_prices: Mapping[str, MarketPrice],
     purchase_prices: Mapping[str, tuple[float, str]],
     batch_fits: Iterable[BatchFit],
 ) -> Assumptions:

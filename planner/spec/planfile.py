@@ -162,6 +162,7 @@ class Run(Record):
         None, ge=0, description="beside a list price, the least that others ask [US dollars/h]"
     )
     market_price_high: float | None = Field(None, ge=0, description="the most [US dollars/h]")
+    market_date: str = Field("", description="when they asked it")
     tokens: float | None = Field(
         None,
         gt=0,

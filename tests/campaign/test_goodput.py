@@ -18,23 +18,26 @@ from planner.campaign.goodput import (
 DAY = 86400.0
 
 
-FIRST_MONTH = 0.032 / DAY
+FIRST_MONTH = 0.0063 / DAY
 
 
 @pytest.mark.parametrize(
     ("nodes", "days", "stops"),
-    [(48, 30, 8), (48, 109, 12), (124, 22, 20), (124, 56, 26), (2048, 54, 92)],
-    ids=["BLOOM", "BLOOM, all", "OPT", "OPT, all", "Llama 3"],
-)
-def test_software_stops_of_the_runs_they_were_fitted_on(nodes: int, days: float, stops: int) -> None:
+    [
+        (48, 30, 8), (48, 109, 12), (124, 22, 45 - 22 * 8 / 7), (124, 56, 90 - 56 * 8 / 7), (2048, 54, 0.22 * 419),
+        (1, 7, 7 * (1 / 47.7 - 0.0065)), (128, 7, 7 * (24 / 7.9 - 128 * 0.0065)),
+    ],
+    ids=["BLOOM", "BLOOM, all", "OPT", "OPT, all", "Llama 3", "RSC-1, a node", "RSC-1, 1,024 GPUs"],
+)  # fmt: skip
+def test_software_stops_of_the_runs_they_were_fitted_on(nodes: int, days: float, stops: float) -> None:
     found = software_stops_rate(8.0 * nodes, FIRST_MONTH, days * DAY) * days * DAY
-    assert found == pytest.approx(stops, rel=0.3)
+    assert found == pytest.approx(stops, rel=0.23)
 
 
 @pytest.mark.parametrize(
     ("gpus", "hardware", "days", "between"),
     [
-        (16384.0, 0.00296, 54.0, 54 / 419),  # Llama 3, of which both rates are
+        (16384.0, 0.00296, 54.0, 54 / 419),  # Llama 3, of which the rate of hardware is
         (1024.0, 0.0065, 7.0, 7.9 / 24),  # Meta RSC-1, jobs of a week at most, with its own hardware
         (8.0, 0.0065, 7.0, 47.7),
         (992.0, 0.0092, 56.0, 56 / 90),  # OPT-175B
@@ -42,8 +45,7 @@ def test_software_stops_of_the_runs_they_were_fitted_on(nodes: int, days: float,
 )
 def test_time_between_stops(gpus: float, hardware: float, days: float, between: float) -> None:
     software = software_stops_rate(gpus, FIRST_MONTH, days * DAY)
-    found = time_between_stops(gpus, hardware / DAY, software) / DAY
-    assert found == pytest.approx(between, rel=0.35 if gpus > 8 else 0.8)
+    assert time_between_stops(gpus, hardware / DAY, software) / DAY == pytest.approx(between, rel=0.2)
 
 
 @given(st.floats(1, 1e5), st.floats(1, 4), st.floats(7, 1000), st.floats(1, 4))
@@ -51,14 +53,15 @@ def test_more_nodes_stop_more_often_and_old_jobs_less(
     nodes: float, more: float, days: float, older: float
 ) -> None:
     rate = software_stops_rate(8 * nodes, FIRST_MONTH, days * DAY)
-    assert rate <= software_stops_rate(8 * nodes * more, FIRST_MONTH, days * DAY) <= more * rate * (1 + 1e-9)
+    more_nodes = software_stops_rate(8 * nodes * more, FIRST_MONTH, days * DAY)
+    assert rate * (1 - 1e-9) <= more_nodes <= more * rate * (1 + 1e-9)
     old = software_stops_rate(8 * nodes, FIRST_MONTH, days * older * DAY)
     assert rate / older * (1 - 1e-9) <= old <= rate * (1 + 1e-9)  # they add up, if ever more slowly
 
 
 def test_a_node_does_not_crash_every_day() -> None:
     software = software_stops_rate(8.0, FIRST_MONTH, 140 * DAY)
-    assert 40 * DAY < time_between_stops(8.0, 0.003 / DAY, software) < 160 * DAY
+    assert 150 * DAY < time_between_stops(8.0, 0.003 / DAY, software) < 250 * DAY
 
 
 def test_intervals_by_hand() -> None:
