@@ -76,7 +76,7 @@ class Doubling:
     """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
 
     `excess`: seconds of the second step, by term, beyond what the larger number of devices would leave of the first,
-    of as many sequences.
+    of as many sequences; with those that its run loses to more stops, and to a batch that takes more tokens.
     """
 
     start: Point

@@ -17,9 +17,8 @@ from planner.campaign.duration import Quantity, run_steps
 from planner.errors import InputError
 from planner.spec.batch_fit import BatchFit, FitInput, FitOf
 
-FARTHEST: Final = (
-    10.0  # times the tokens and parameters of its runs to which a fit is followed (`critical_batch`)
-)
+# times the tokens and the parameters of its own runs to which a fit is followed (`speaks_of`)
+FARTHEST: Final = 10.0
 # Kaplan 2020 (arXiv 2001.08361), table 2: the loss of a model of N parameters after D tokens
 _N_SCALE, _N_POWER = 6.4e13, 0.076
 _D_SCALE, _D_POWER = 1.8e13, 0.103
@@ -29,8 +28,8 @@ def relative_tokens(batch: Quantity, critical: Quantity) -> Quantity:
     """Tokens to a loss over those at the smallest batch, E / E_min [1].
 
     1 + B / B_crit: (S / S_min - 1)(E / E_min - 1) = 1 with E = B S and B_crit = E_min / S_min, so that a batch of
-    B_crit takes twice the tokens and twice the steps. McCandlish 2018 (arXiv 1812.06162, equations 2.11 and 2.12);
-    of language models Kaplan 2020 (arXiv 2001.08361, equations 5.1 and 5.2, figure 18). Batches [tokens].
+    B_crit takes twice the tokens and twice the steps. McCandlish 2018 (arXiv 1812.06162); of language models Kaplan
+    2020 (arXiv 2001.08361, equations 5.1 and 5.2), Bergsma 2025 (arXiv 2505.13738). Batches [tokens].
     """
     return 1 + batch / critical
 
@@ -91,8 +90,8 @@ def batch_of_fit(fit: BatchFit, parameters: float, tokens: float) -> float:
 def speaks_of(fit: BatchFit, parameters: float, tokens: float) -> bool:
     """Was a fit made on runs like this one, or on ones at most a tenth as large?
 
-    Power laws in tokens held for runs of 1,000 times the compute that they were fitted on (Bergsma 2025, arXiv
-    2505.13738, section 3), which is some 30 times the tokens.
+    Bergsma's power laws hold for larger runs that they were not fitted on, some of 1,000 times the compute (arXiv
+    2505.13738, figure 1), which is about 30 times the tokens.
     """
     least, most = fit.tokens
     return least <= tokens <= FARTHEST * most and parameters <= FARTHEST * fit.parameters

@@ -63,7 +63,7 @@ def test_kaplans_law() -> None:
     # section 5.1: it doubles where the loss falls by 13 %; at 3 nats about 1e6 tokens (2e8 / 3^4.76)
     assert (1 - 0.13) ** kaplan.exponent == pytest.approx(2, rel=0.05)
     assert kaplan.coefficient * 3**kaplan.exponent == pytest.approx(1.07e6, rel=0.01)
-    # figure 4 and section 4.2: D of 5e3 N^0.74 tokens keeps overfitting small: within 2.5 % of endless data
+    # equation 4.4: 5e3 N^0.74 tokens keep overfitting small, within 2.5 % of the loss of endless ones
     for size in (1e8, 1.5e9):
         assert loss_reached(size, 5e3 * size**0.74) == pytest.approx(loss_reached(size, 1e15), rel=0.025)
 
