@@ -268,7 +268,8 @@ def test_assumptions_are_listed_with_sources(planner: Callable[..., tuple[int, s
         "value": "1.3", "kind": "number", "meaning": "", "source": "given by the user", "unverified": False,
         "given": True,
     }  # fmt: skip
-    assert listed["load"]["unverified"] is True
+    assert listed["repair_time"]["unverified"] is True
+    assert listed["load"]["range"] == ["76 %", "82 %"]
     code, out, _ = planner("assumptions")
     assert "hardware_failures = 0.003 /day" in out
     assert "Llama 3" in out

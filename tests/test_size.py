@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from planner.answer.growth import PAYING_SPEEDUP
+from planner.answer.growth import PAYING_SPEEDUP, Point
 from planner.answer.outcome import best_of, run_days
 from planner.answer.plan import make_plan
 from planner.answer.planners import Planners
@@ -201,6 +201,52 @@ def test_a_batch_of_planners_own_stays_near_what_was_assumed() -> None:
     found = size_cluster(own, Goal.DAYS, 0.01)
     assert max(point.gpus for point in found.tried) > 1024
     assert all(0.75 * 1024 <= point.batch <= 1.25 * 1024 for point in found.tried)
+
+
+LIMITED = Request(
+    "llama-3.2-1b", "dgx-h100", 2048, seq_len=8192, tokens=2e11, without=(ALL,),
+    set={"cp": (1,), "pp": (1,), "micro_batch": (1,), "recompute": (0,)},
+)  # fmt: skip
+
+
+def tokens_of(point: Point) -> float:
+    assert point.run is not None
+    assert point.run.tokens is not None
+    return point.run.tokens
+
+
+@pytest.mark.parametrize("critical", [1e6, 3e7, 1e11])
+def test_a_batch_grows_with_the_size_while_a_run_ends_sooner_for_it(critical: float) -> None:
+    found = size_cluster(replace(LIMITED, critical_batch=critical), Goal.MIN)
+    usual = found.curve[0].batch
+    for point in found.curve:
+        stated = min(usual * 8192, critical)
+        assert tokens_of(point) == pytest.approx(
+            2e11 * (1 + point.batch * 8192 / critical) / (1 + stated / critical)
+        )
+        if point.batch > usual:
+            same = replace(LIMITED, critical_batch=critical, gpus=point.gpus, global_batch=str(usual))
+            assert point.days < days(make_plan(replace(same, top=1)))
+    batches = [point.batch for point in found.curve]
+    assert batches == sorted(batches)
+    if critical == 1e6:  # any larger batch takes as many more tokens
+        assert set(batches) == {usual}
+    if critical == 1e11:  # hardly any
+        assert batches[-1] > usual
+        assert tokens_of(found.curve[-1]) < 1.01 * 2e11
+
+
+def test_where_doublings_lose_to_the_critical_batch_it_is_said() -> None:
+    found = size_cluster(replace(LIMITED, critical_batch=1.5e7), Goal.MIN)
+    grown = next(d for d in found.doublings if d.end.batch > d.start.batch)
+    lost = dict(grown.excess)["tokens"]
+    assert grown.end.best is not None
+    assert lost == pytest.approx(
+        grown.end.best.step_time * (tokens_of(grown.end) / tokens_of(grown.start) - 1)
+    )
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(sizing_document(found))
+    assert "times the tokens of a batch of 4.19M for the same loss" in " ".join(shown.getvalue().split())
 
 
 def test_a_size_that_cannot_divide_the_batch_is_refused_with_the_reason() -> None:

@@ -6,8 +6,10 @@ Left out: why it is so (`reasons.py`), and the plan around it (`answerer.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from planner.answer.reasons import confidence_of, reasons
+from planner.ask.request import cost_model
 from planner.campaign.run import run_facts
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import host_need, on_host
@@ -19,6 +21,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
 from planner.frameworks import explicit_splits
 from planner.frameworks.layout import write_layout
+from planner.solve.relax import with_batch
 from planner.solve.splits.split import SplitResult, cost_of_split, even_split, own_split
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -153,9 +156,26 @@ class Chooser:
             memory=memory,
             layers_per_stage=layers,
             layout=self._layout(config),
-            run=run_facts(step, self.problem, self.campaign),
+            run=run_facts(step, self.problem, self.campaign, self._early_times(config, step)),
             why=reasons(self.problem, self.model, config, time, memory),
         )
+
+    def _early_times(self, config: ParallelConfig, step: float) -> tuple[float, ...]:
+        """Step times of the batches of the run's schedule [s]: that of the global batch, times what fewer micro-batches
+        take of it, as many as the pipeline needs at least."""
+        job, of_one = self.problem.job, config.dp * config.micro_batch
+        if job.tokens is None or not job.batch_schedule:
+            return ()
+        rounds = config.pp if config.vpp > 1 else 1
+
+        def at(batch: int) -> float:
+            number = max(-(-batch // (of_one * rounds)), 1) * rounds
+            problem = with_batch(self.problem, number * of_one)
+            fewer = ConfigTable.of([replace(config, num_microbatches=number)])
+            return float(evaluate_exactly(cost_model(problem), fewer).step_time[0])
+
+        whole = at(job.global_batch)
+        return tuple(step * at(batch) / whole for batch, _ in job.batch_schedule)
 
     def _layout(self, config: ParallelConfig) -> str:
         """The model's split as a layout where chunks differ and a launcher has to be told; empty otherwise."""

@@ -14,6 +14,10 @@ from planner.spec.planfile import Choice, Plan, Run
 
 PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
 WORTH_SAYING = 0.01  # of the step
+OF_RUNS = (
+    "stops",
+    "tokens",
+)  # what a run loses beside its steps: to stops, and to a batch that takes more tokens
 PASSING_GAIN = 0.04  # of the time: full effort on splits brought 3.2 % at most, 19 sizes of 7 models
 
 
@@ -72,7 +76,7 @@ class Doubling:
     """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
 
     `excess`: seconds of the second step, by term, beyond what the larger number of devices would leave of the first,
-    of as many sequences.
+    of as many sequences; with those that its run loses to more stops, and to a batch that takes more tokens.
     """
 
     start: Point
@@ -95,6 +99,8 @@ def doubling(start: Point, end: Point) -> Doubling:
     excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) * share for name in names}
     if start.run and end.run and start.run.goodput and end.run.goodput:
         excess["stops"] = b.step_time * (start.run.goodput / end.run.goodput - 1)
+    if start.run and end.run and start.run.tokens and end.run.tokens:
+        excess["tokens"] = b.step_time * (end.run.tokens / start.run.tokens - 1)
     ordered = tuple(sorted(excess.items(), key=lambda item: (-item[1], item[0])))
     speedup = start.days / end.days
     pays = speedup >= PAYING_SPEEDUP ** math.log2(growth)
@@ -112,7 +118,7 @@ def _what_binds(excess: dict[str, float], fair: float, end: Point) -> Finding | 
         return finding("holds_back", cause="none", terms=(name,), shares=(excess[name] / fair,))
     causes: dict[str, float] = {}
     for name, lost in excess.items():
-        cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)
+        cause = name if name in OF_RUNS else BINDS.get(name, COMPUTE)
         causes[cause] = causes.get(cause, 0.0) + lost
     worst = max(causes, key=lambda cause: causes[cause])
     if causes[worst] < WORTH_SAYING * fair:

@@ -46,7 +46,8 @@ def plan_with_size(request: Request) -> Plan:
             "none known",
             f"add {option('assume', needs)}",
         )
-    plan = make_plan(replace(by_time, gpus=best.gpus, global_batch=str(best.batch)))
+    stated = best.plan.subject.job.reference_batch
+    plan = make_plan(replace(by_time, gpus=best.gpus, global_batch=str(best.batch), reference_batch=stated))
     sizes = [point.gpus for point in sizing.tried]
     said = finding("size_chosen", devices=best.gpus, sizes=sizes, objective=str(objective))
     certificate = plan.search.certificate

@@ -29,6 +29,7 @@ from planner.answer.stopping import Stopwatch
 from planner.answer.turned_on import plainest
 from planner.ask.option import as_written
 from planner.ask.request import Request, cost_model, kept_back, resolve, room_of
+from planner.campaign.run import tokens_of_batch
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
 from planner.errors import PlannerError
@@ -201,7 +202,8 @@ def _advice(
     if not better or watch.stopped():
         return surely, ()
     other = cost_model(with_batch(problem, better))
-    advice = better_batch_advice(model, found.best, other, allowed, request.restrict)
+    tokens = tokens_of_batch(problem, load_assumptions(request.assume), better)
+    advice = better_batch_advice(model, found.best, other, allowed, request.restrict, tokens)
     if advice is None:
         return surely, ()
     unasked = request.global_batch is None and better > problem.job.global_batch

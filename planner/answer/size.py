@@ -8,8 +8,9 @@ preferring sizes that share factors with the batch and the layers, and then look
 cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Sizes at which a
 run with a goal of its own would take absurdly long are not looked at (`_longest`). Uneven splits
 of the layers are solved in full for the answer and for sizes that miss the goal by little; the times of others may
-be up to `growth.PASSING_GAIN` longer than they need be. Left out: batches that grow with the size, which changes what
-is learned.
+be up to `growth.PASSING_GAIN` longer than they need be. Where nobody named a batch and the critical batch of the run is
+known, a size has twice as large a one, and so on, while the run ends sooner for it although it takes more tokens to the
+same loss (`campaign/batch.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from enum import StrEnum
 from typing import Any
 
 from planner.answer.growth import PAYING_SPEEDUP, Doubling, Point, doubling
-from planner.answer.outcome import hold_batch
+from planner.answer.outcome import BINDS, COMPUTE, hold_batch
 from planner.answer.planners import Planners
 from planner.ask.option import options_of, values_of
 from planner.ask.question import Options, SizeQuestion
 from planner.ask.request import Request, cost_model, each_stack, resolve, room_of
+from planner.campaign.batch import stated_for, token_factor
 from planner.campaign.duration import SECONDS_PER_DAY
+from planner.campaign.run import batch_limit
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
@@ -47,7 +50,9 @@ NEIGHBOURS = 2
 HARDLY_FASTER, STILL_FASTER = 1.25, 1.02  # the curve ends; the search for a deadline ends
 RESOLUTION = 32  # halving ends at an interval of this share of the size, or one node
 MOST_OFF_BATCH = 0.25  # of the batch that is planner's choice
+LARGER_BATCH_PAYS = 1.02  # times as soon ends a run of twice the batch, if that is taken
 LONGEST_DAYS = 16.0  # times the days asked for, that a size worth a look takes at its devices' peak
+OF_TOKENS = (COMPUTE, "memory")  # what a step goes to that as many tokens take under any batch
 MANY_SIZES = 2 * 720_720  # devices, a multiple of every usual number per node
 
 
@@ -156,9 +161,13 @@ class _Sizer:
         self.chooses_batch = request.global_batch is None
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
+        self.times: dict[int, int] = {}  # nodes -> times the usual batch
         self._curve: list[int] = []  # nodes
         problems = _problems(replace(self.request, gpus=self.per_node))
         self.problem = problems[0]
+        self.limit = (
+            batch_limit(self.problem, load_assumptions(request.assume)) if self.chooses_batch else None
+        )
         self.noun = self.problem.cluster.accelerator.noun
         least = min(_least_devices(problem, self.request) for problem in problems)
         self.least_nodes = -(-least // self.per_node)
@@ -172,8 +181,35 @@ class _Sizer:
         if nodes not in self.points:
             gpus = nodes * self.per_node
             self.say(f"sizing: {gpus:,} {self.noun}s, {len(self.points)} sizes so far")
-            self.points[nodes] = Point(nodes, gpus, self.planners.plan(self._request(nodes)), settled=False)
+            times = self._times_near(nodes)
+            point = self._passing(nodes, times)
+            while self._may_pay(point):
+                larger = self._passing(nodes, 2 * times)
+                if not larger.days * LARGER_BATCH_PAYS < point.days:
+                    break
+                point, times = larger, 2 * times
+            self.points[nodes], self.times[nodes] = point, times
         return self.points[nodes]
+
+    def _passing(self, nodes: int, times: int) -> Point:
+        """A size under that many times its usual batch, with little effort."""
+        plan = self.planners.plan(self._request(nodes, times=times))
+        return Point(nodes, nodes * self.per_node, plan, settled=False)
+
+    def _times_near(self, nodes: int) -> int:
+        """Times the usual batch that the next smaller size has."""
+        return self.times.get(max((n for n in self.times if n <= nodes), default=0), 1)
+
+    def _may_pay(self, point: Point) -> bool:
+        """Could a run of twice the batch end sooner, even if all that is no work on tokens shrank to nothing?"""
+        if self.limit is None or point.best is None:
+            return False
+        idle = sum(
+            value for name, value in point.best.time.items() if BINDS.get(name, COMPUTE) not in OF_TOKENS
+        )
+        tokens = self.problem.job.useful_length * point.batch
+        more = token_factor(2 * tokens, self.limit.middle, tokens)
+        return (1 - idle / point.best.step_time) * more * LARGER_BATCH_PAYS < 1
 
     def settle(self, nodes: int) -> Point:
         """The point of a number of nodes with full effort."""
@@ -186,11 +222,17 @@ class _Sizer:
             self.points[nodes] = better
         return self.points[nodes]
 
-    def _request(self, nodes: int, thorough: bool = False) -> Request:
+    def _request(self, nodes: int, thorough: bool = False, times: int | None = None) -> Request:
+        times = times or self.times.get(nodes) or self._times_near(nodes)
+        usual = self.batch(nodes)
+        stated: float | None = None
+        if times > 1 and self.limit is not None:  # the tokens are those of the usual batch
+            stated = float(stated_for(self.problem.job.useful_length * usual, self.limit.middle))
         return replace(
             self.request,
             gpus=nodes * self.per_node,
-            global_batch=str(self.batch(nodes)),
+            global_batch=str(times * usual),
+            reference_batch=stated,
             top=1,
             front=False,
             thorough=thorough,
@@ -198,7 +240,7 @@ class _Sizer:
         )
 
     def batch(self, nodes: int) -> int:
-        """The global batch at a size [sequences]."""
+        """The usual global batch at a size [sequences]."""
         held, devices = self.problem.job.global_batch, nodes * self.per_node
         if not self.chooses_batch:
             return held
@@ -376,6 +418,9 @@ class _Sizer:
         batches = sorted({point.batch for point in self.tried})
         if not self.chooses_batch:
             return self.batch_said
+        if any(times > 1 for times in self.times.values()):
+            grown = max(self.times.values())
+            return finding("batches_grown", least=batches[0], most=batches[-1], times=grown)
         if len(batches) > 1:
             return finding("batches_of_sizes", least=batches[0], most=batches[-1])
         seq_len = self.problem.job.seq_len

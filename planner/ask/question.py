@@ -133,6 +133,14 @@ class Options(Asked):
     tokens: Option[float | str, float | None] = option(
         read.TOKENS, Group.RUN, "Tokens of the whole run, such as 15.6T: adds days, cost and energy.", unit="tokens",
         label=Label(empty="of the run", first=True))
+    critical_batch: Option[float | str, float | None] = option(
+        read.STEP_TOKENS, Group.RUN,
+        "Batch that takes twice the fewest tokens to a loss, such as 8Mtok (default: by published fits); with "
+        f"{said('tokens')}, larger ones take more.", unit="tokens", label=Label("critical batch", "8Mtok"))
+    batch_schedule: Option[Names, tuple[tuple[str, float], ...]] = option(
+        read.BATCH_STAGES, Group.RUN,
+        "Smaller batches at the start of the run, each with the tokens at which it ends: 4Mtok:252M,8Mtok:2.87T.",
+        default=(), label=Label("batch schedule", "4Mtok:252M"))
     assume: Option[Mapping[str, str | float] | Names, tuple[str, ...]] = option(
         read.ASSUMED, Group.RUN, "Change an assumption about the whole run, such as pue=1.3; repeatable.", default=(),
         label=Label(empty="pue=1.3; price=2.50 $/h", wide=True))
@@ -246,13 +254,15 @@ class Request(SearchQuestion):
 
     `front`: also step time against memory; without it an answer comes sooner. `thorough`: else splits are solved with
     less effort and nothing is advised, for one of many answers. `seek_batch`: also advise on a batch that would make it
-    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on.
+    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on. `reference_batch`:
+    the batch that the run's tokens are stated for [tokens], None: its own.
     """
 
     front: bool = True
     thorough: bool = True
     seek_batch: bool = True
     options: tuple[str, ...] = ()
+    reference_batch: float | None = None
 
 
 @dataclass(repr=False, eq=False)

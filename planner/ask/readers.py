@@ -21,6 +21,7 @@ from planner.units import parse_count, parse_length, parse_quantity
 
 LARGEST_COUNT: Final = 10**9  # of tokens, sequences or devices; above it a figure is a slip of the keyboard
 MOST_TOKENS: Final = 1e18  # of a run; the largest are some 1e14
+LEAST_STEP, MOST_STEP = 1e3, 1e11  # tokens of a critical batch
 LEAST_BYTES: Final = 1e6  # of a float that is taken as bytes, as planner has them inside
 _GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _SWITCH: Final = {
@@ -155,6 +156,39 @@ def _batch(given: Any, name: str) -> str:
     return str(_bare(given))
 
 
+def _step_tokens(given: Any, name: str) -> float:
+    """Tokens of a step: 8Mtok, 8M or a number."""
+    example = f"write {option(name, '8Mtok')}, say"
+    text = given.strip().lower().removesuffix("tok") if isinstance(given, str) else given
+    found = parse_count(text.upper(), option(name)) if isinstance(text, str) else _real(text)
+    if not LEAST_STEP <= found <= MOST_STEP:
+        raise refuse(name, f"from {LEAST_STEP:g} to {MOST_STEP:g} tokens", given, example)
+    return found
+
+
+def _batch_stages(given: Any, name: str) -> tuple[tuple[str, float], ...]:
+    """Batches and the tokens of the run at which each ends: "4Mtok:252M, 8Mtok:2.87T"."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence):
+        raise refuse(name, "text", given, f"write {option(name, '4Mtok:252M,8Mtok:2.87T')}")
+    parts = [
+        part for text in texts for part in (re.split(r"[,;]", text) if isinstance(text, str) else [text])
+    ]
+    found = []
+    for part in parts:
+        batch, end = part.split(":", 1) if isinstance(part, str) and ":" in part else _two(part, name)
+        if batch == "":
+            raise refuse(name, "batches, each with the tokens at which it ends", part, "write 4Mtok:252M")
+        found.append((_batch(batch, name), _tokens(end, name)))
+    return tuple(found)
+
+
+def _two(part: Any, name: str) -> tuple[Any, Any]:
+    if isinstance(part, str) or not isinstance(part, Sequence) or len(part) != 2:
+        raise refuse(name, "batches, each with the tokens at which it ends", part, "write 4Mtok:252M")
+    return part[0], part[1]
+
+
 def _text(given: Any, name: str) -> str:
     if not isinstance(given, str):
         raise refuse(name, "text", given)
@@ -271,6 +305,10 @@ BATCH: Final = Reader(_batch)
 SHARE: Final = Reader(_share, write=lambda value: f"{100 * value:.12g}%")
 CAPACITY: Final = Reader(_capacity, "<size>", write=lambda value: f"{value:.0f} B")
 TOKENS: Final = Reader(_tokens)
+STEP_TOKENS: Final = Reader(_step_tokens, write=lambda value: f"{value:.12g}tok")
+BATCH_STAGES: Final = Reader(
+    _batch_stages, "BATCH:TOKENS", **listed(lambda stages: [f"{batch}:{end:.12g}" for batch, end in stages])
+)
 SWITCH: Final = Reader(_switch, flag=True)
 PAIR: Final = Reader(_pair, "FIRST,LAST", write=lambda value: ",".join(map(str, value)))
 COUNTS: Final = Reader(_counts, "N[,N...]", write=list)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
@@ -109,8 +109,8 @@ def resolve(
     assumed = [*cluster.assumed]
     if request.mtp and not model.mtp_layers:
         raise InputError(f"{option('mtp')} needs a model with MTP modules", model.name, "leave it out")
-    if request.tokens is None and (idle := run_settings(request.assume)):
-        assumed.append(finding("settings_unused", settings=list(idle)))
+    if request.tokens is None and (idle := _of_runs_alone(request)):
+        assumed.append(finding("settings_unused", settings=idle))
     longest = model.max_position or DEFAULT_SEQ_LEN
     seq_len = request.seq_len
     if seq_len is None:
@@ -160,6 +160,12 @@ def resolve(
     return problem, tuple(assumed)
 
 
+def _of_runs_alone(request: Question) -> list[str]:
+    """What a question sets that says nothing without the length of the run."""
+    options = [name for name in ("critical_batch", "batch_schedule") if getattr(request, name)]
+    return [*map(option, options), *run_settings(request.assume)]
+
+
 def job_of(
     request: Question, seq_len: int, batch: int, precision: Precision, model: ModelSpec, stack: Stack,
     assumed: list[Finding],
@@ -176,7 +182,17 @@ def job_of(
         request.lora_rank, request.frozen_bits, imbalance, replicas,
         _choice(option("lora_targets"), request.lora_targets or AdapterTargets.ALL_LINEAR, AdapterTargets),
         request.mean_len, request.packed, kept, load_assumptions(request.assume).stages_checkpoints,
+        **batches_of_run(request, seq_len),
     )  # fmt: skip
+
+
+def batches_of_run(request: Question, seq_len: int) -> dict[str, Any]:
+    """What a question says of the batches of its run, as a job has it. Raises `InputError`."""
+    stages = [(global_batch_of(batch, seq_len, 1)[0], end) for batch, end in request.batch_schedule]
+    reference = request.reference_batch if isinstance(request, Request) else None
+    return {
+        "critical_batch": request.critical_batch, "batch_schedule": tuple(stages), "reference_batch": reference
+    }  # fmt: skip
 
 
 def _check_tokens(job: Job) -> None:

@@ -6,8 +6,11 @@ equations themselves, and how a run is drawn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from planner.campaign.batch import CriticalBatch, Stage, Staged, critical_batch, staged_run, token_factor
 from planner.campaign.checkpoint import (
     full_state_size,
     host_copy_time,
@@ -15,20 +18,23 @@ from planner.campaign.checkpoint import (
     storage_time,
     weights_size,
 )
-from planner.campaign.duration import SECONDS_PER_DAY, SECONDS_PER_HOUR, device_hours, run_duration
+from planner.campaign.duration import SECONDS_PER_DAY, SECONDS_PER_HOUR, device_hours
 from planner.campaign.energy import average_power, emissions, run_energy
 from planner.campaign.goodput import (
     DEVICES_PER_COUNTED_NODE,
     Goodput,
     daly_interval,
     goodput_shares,
+    software_stops_rate,
     spare_nodes,
     time_between_stops,
 )
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
-from planner.spec.assumptions import Assumptions, Pricing
+from planner.spec.assumptions import Assumptions, MarketPrice, Pricing
+from planner.spec.batch_fit import FitOf
 from planner.spec.findings import Finding, finding
+from planner.spec.job import Job
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import OWNED, Run
 from planner.spec.precision import RECIPES
@@ -39,10 +45,12 @@ SLOWEST_PROGRESS = 1e-6  # a goodput below this is said to be this: such a run n
 
 @dataclass(frozen=True)
 class Interruptions:
-    """How a job stops and saves itself; times [s], sizes [bytes]."""
+    """How a job stops and saves itself; times [s], sizes [bytes]. `between_stops_ends`: at the largest and the least
+    rates that sources give."""
 
     shares: Goodput[float]
     between_stops: float
+    between_stops_ends: tuple[float, float]
     restart: float
     interval: float
     stall: float
@@ -51,20 +59,28 @@ class Interruptions:
     weights: float
 
 
-def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> Run | None:
-    """The whole run at `step_time` [s]; None where the job states no tokens."""
+def run_facts(
+    step_time: float, problem: Problem, assumptions: Assumptions, early: Sequence[float] = ()
+) -> Run | None:
+    """The whole run at `step_time` [s]; None where the job states no tokens. `early`: step times of the batches of its
+    schedule [s]."""
     job, cluster = problem.job, problem.cluster
     if job.tokens is None:
         return None
-    stops = interruptions(step_time, problem, assumptions)
+    limit, stages = batch_limit(problem, assumptions), _stages(step_time, early, job, job.tokens)
+    ideal, least, most = (
+        staged_run(stages, critical, job.reference_batch)
+        for critical in ((limit.middle, limit.high, limit.low) if limit is not None else (None, None, None))
+    )
+    stops = interruptions(step_time, ideal.seconds, problem, assumptions)
     goodput = max(stops.shares.productive, SLOWEST_PROGRESS)
-    ideal = run_duration(step_time, job.tokens, job.tokens_per_step, cluster.num_devices)
-    days = ideal.days / goodput
+    days = ideal.seconds / SECONDS_PER_DAY / goodput
     needed = _spares(cluster, assumptions)
     spares = needed if assumptions.spare_nodes is None else int(assumptions.spare_nodes)
     held = device_hours(days * SECONDS_PER_DAY, cluster.num_devices + spares * cluster.devices_per_node)
     power, power_source = device_power(cluster, assumptions)
     price, price_source = device_price(cluster, assumptions)
+    market = market_price(cluster, assumptions)
     energy = None if power is None else run_energy(held, power, assumptions.pue)
     rent, _ = device_price(cluster, assumptions, owned=False)
     owned, even = owning(cluster, rent, assumptions)
@@ -72,8 +88,12 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
     scale = (1 - goodput) / (sum(lost) or 1.0)
     return Run(
         steps=ideal.steps,
-        days=ideal.days,
-        gpu_hours=ideal.gpu_hours,
+        days=ideal.seconds / SECONDS_PER_DAY,
+        gpu_hours=device_hours(ideal.seconds, cluster.num_devices),
+        tokens=ideal.tokens,
+        tokens_least=least.tokens,
+        tokens_most=most.tokens,
+        batch=_batch_said(limit, problem, assumptions, (ideal, least, most), step_time),
         price_per_device_hour=price,
         price_source=price_source,
         cost=None if price is None else held * price,
@@ -85,7 +105,13 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
         held_gpu_hours=held,
         spare_nodes=spares,
         spare_nodes_needed=needed,
+        list_price=price is not None and _is_listed(cluster, assumptions),
+        market_price_low=None if market is None else market.low,
+        market_price_high=None if market is None else market.high,
+        market_date="" if market is None else market.date,
         time_between_stops=stops.between_stops,
+        time_between_stops_low=stops.between_stops_ends[0],
+        time_between_stops_high=stops.between_stops_ends[1],
         restart_time=stops.restart,
         checkpoint_interval=stops.interval,
         checkpoint_stall=stops.stall,
@@ -108,6 +134,72 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
     )
 
 
+def _stages(step_time: float, early: Sequence[float], job: Job, tokens: float) -> list[Stage]:
+    """The run by batch: those of the schedule, then the global one."""
+    batches = [batch for batch, _ in job.batch_schedule]
+    ends = [0.0, *(end for _, end in job.batch_schedule), tokens]
+    rows = zip([*batches, job.global_batch], [*early, step_time], ends, ends[1:], strict=False)
+    return [Stage(end - start, job.useful_length * batch, time) for batch, time, start, end in rows]
+
+
+def _layers_parameters(problem: Problem) -> float:
+    """Parameters of the layers that a token meets, as fits count them."""
+    parameters = model_parameters(problem.model)
+    return float(
+        parameters.active - sum(parameters.by_kind[kind] for kind in ("embedding", "position", "head"))
+    )
+
+
+def batch_limit(problem: Problem, a: Assumptions) -> CriticalBatch | None:
+    """The critical batch of a run, as given, or by the fits that speak of it; None where none does, or where adapters
+    are trained, or no length is stated."""
+    job = problem.job
+    if job.critical_batch is not None:
+        return CriticalBatch(job.critical_batch, job.critical_batch, given=True)
+    if job.lora_rank is not None or job.tokens is None:
+        return None
+    return critical_batch(a.batch_fits, _layers_parameters(problem), job.tokens)
+
+
+def tokens_of_batch(problem: Problem, a: Assumptions, batch: int) -> float:
+    """Times as many tokens that another global batch [sequences] takes to the same loss [1]; 1 where none is stated, or
+    no critical batch known."""
+    limit = None if problem.job.tokens is None else batch_limit(problem, a)
+    if limit is None:
+        return 1.0
+    return float(token_factor(problem.job.useful_length * batch, limit.middle, problem.job.tokens_per_step))
+
+
+def _batch_said(
+    limit: CriticalBatch | None,
+    problem: Problem,
+    a: Assumptions,
+    runs: tuple[Staged, Staged, Staged],
+    step_time: float,
+) -> Finding:
+    """Where the batch lies beside the critical one, and what it costs. `runs`: counted, least tokens, most."""
+    job = problem.job
+    assert job.tokens is not None, "asked for runs alone"
+    parameters, whole = _layers_parameters(problem), job.tokens_per_step
+    if limit is None:
+        short = job.tokens < parameters
+        why = "adapters" if job.lora_rank is not None else "fine_tuning" if short else "range"
+        return finding("critical_batch_unknown", why=why, batch=whole)
+    best = critical_batch(a.batch_fits, parameters, job.tokens, FitOf.BEST)
+    factor, least, most = (run.tokens / job.tokens for run in runs)
+    longer = runs[0].seconds - runs[0].tokens / whole * step_time
+    early: dict[str, Any] = {
+        "schedule": [job.useful_length * batch for batch, _ in job.batch_schedule],
+        "schedule_ends": [end for _, end in job.batch_schedule], "schedule_longer": max(longer, 0.0),
+    }  # fmt: skip
+    return finding(
+        "critical_batch", low=limit.low, high=limit.high, counted=limit.middle, fits=limit.fits,
+        extrapolated=limit.extrapolated, given=limit.given, batch=whole, factor=factor, factor_low=least,
+        factor_high=most, reference=job.reference_batch, best_low=None if best is None else best.low,
+        best_high=None if best is None else best.high, **(early if job.batch_schedule else {}),
+    )  # fmt: skip
+
+
 def checkpoint_sizes(problem: Problem) -> tuple[float, float]:
     """The full state and the weights alone [bytes]."""
     parameters = float(model_parameters(problem.model).total)
@@ -117,17 +209,24 @@ def checkpoint_sizes(problem: Problem) -> tuple[float, float]:
     return full_state_size(parameters, weight, master, moments), weights_size(parameters, weight)
 
 
-def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interruptions:
-    """How often the job stops, how it checkpoints and what is left of the wall clock."""
+def interruptions(step_time: float, run_time: float, problem: Problem, a: Assumptions) -> Interruptions:
+    """How often the job stops, how it checkpoints and what is left of the wall clock. `run_time` [s]: without stops."""
     cluster = problem.cluster
     devices = cluster.num_devices
     full, weights = checkpoint_sizes(problem)
     spot = a.pricing is Pricing.SPOT
-    between = float(
-        time_between_stops(
-            float(devices), a.hardware_failures, a.software_stops, a.spot_preemptions if spot else 0.0
-        )
-    )
+    preempted_rate = a.spot_preemptions if spot else 0.0
+    rates = zip(
+        *((own, *a.ends(key)) for key, own in (
+            ("hardware_failures", a.hardware_failures), ("software_stops", a.software_stops)
+        )), strict=True,
+    )  # fmt: skip
+    between, most, least = (
+        float(time_between_stops(
+            float(devices), hardware, software_stops_rate(float(devices), software, run_time), preempted_rate
+        ))
+        for hardware, software in rates
+    )  # fmt: skip
     write = float(
         storage_time(
             full,
@@ -147,7 +246,7 @@ def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interru
     preempted = devices / DEVICES_PER_COUNTED_NODE * a.spot_preemptions * between if spot else 0.0
     restart = a.detection_time + a.restart_time + write + preempted * a.spot_wait
     shares = goodput_shares(interval, stall, between, restart, write if behind else 0.0)
-    return Interruptions(shares, between, restart, interval, stall, write, full, weights)
+    return Interruptions(shares, between, (least, most), restart, interval, stall, write, full, weights)
 
 
 def _spares(cluster: Cluster, a: Assumptions) -> int:
@@ -201,6 +300,17 @@ def _on_demand_price(cluster: Cluster, a: Assumptions) -> tuple[float | None, st
     return (None, "") if listed is None else listed
 
 
+def market_price(cluster: Cluster, a: Assumptions) -> MarketPrice | None:
+    """What others ask for an hour of a device, where a list price was taken for want of the cluster's own; None where
+    that is not so, or where it is not known."""
+    return a.market_prices.get(cluster.accelerator.name) if _is_listed(cluster, a) else None
+
+
+def _is_listed(cluster: Cluster, a: Assumptions) -> bool:
+    """Is an hour's price that of a list, for want of the cluster's own?"""
+    return a.price is None and cluster.price_per_device_hour is None and a.pricing is Pricing.ON_DEMAND
+
+
 def purchase_price(cluster: Cluster, a: Assumptions) -> float | None:
     """Price of a device with its share of the cluster [$]; None where it is not known."""
     if a.purchase_price is not None:
@@ -243,10 +353,15 @@ def run_assumptions(a: Assumptions) -> tuple[Finding, ...]:
     guesses = sum(record.unverified for record in a.records)
     given = (finding("assumptions_given", names=list(a.given)),) if a.given else ()
     unverified = (finding("assumptions_unverified", number=guesses),) if guesses else ()
+    hardware, software = a.ends("hardware_failures"), a.ends("software_stops")
     return (
         finding(
             "interruptions", per_devices=DEVICES_PER_COUNTED_NODE, hardware_failures=a.hardware_failures,
-            software_stops=a.software_stops, detection_time=a.detection_time, restart_time=a.restart_time,
+            hardware_low=hardware[0], hardware_high=hardware[1],
+            hardware_sources=a.record("hardware_failures").named or "given", software_stops=a.software_stops,
+            software_low=software[0], software_high=software[1],
+            software_sources=a.record("software_stops").named or "given",
+            detection_time=a.detection_time, restart_time=a.restart_time,
             spot_preemptions=a.spot_preemptions if spot else None, spot_wait=a.spot_wait if spot else None,
         ),
         finding(

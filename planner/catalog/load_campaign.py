@@ -13,7 +13,14 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from planner.spec.assumptions import Assumption, Assumptions, assumptions_from
+from planner.spec.assumptions import (
+    Assumption,
+    Assumptions,
+    MarketPrice,
+    assumptions_from,
+    read_ends,
+)
+from planner.spec.batch_fit import BatchFit, FitInput, FitOf
 from planner.units import parse_quantity
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -31,6 +38,8 @@ class _Entry(_Part):
     meaning: str
     source: str
     unverified: bool = False
+    range: tuple[str, str] | None = None
+    named: str = ""
 
 
 class _Prices(_Part):
@@ -38,10 +47,33 @@ class _Prices(_Part):
     prices: Mapping[str, str]
 
 
+class _Market(_Part):
+    date: str
+    source: str
+    prices: Mapping[str, tuple[str, str]]
+
+
+class _Fit(_Part):
+    name: str
+    of: FitOf
+    source: str
+    tokens: tuple[float, float]
+    parameters: float
+    input: FitInput = FitInput.TOKENS
+    coefficient: float = 0.0
+    exponent: float = 0.0
+    points: tuple[tuple[float, float], ...] = ()
+    levels_off: bool = False
+    overhead: float = 1.0
+    unverified: bool = False
+
+
 class _File(_Part):
     assumptions: Mapping[str, _Entry]
     list_prices: _Prices
+    market_prices: _Market
     purchase_prices: _Prices
+    batch_fits: tuple[_Fit, ...]
 
 
 def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
@@ -59,11 +91,16 @@ def run_settings(settings: Sequence[str]) -> tuple[str, ...]:
 def _shipped() -> Assumptions:
     document = _File.model_validate(yaml.load(CAMPAIGN_FILE.read_text(encoding="utf-8"), _SafeLoader))
     records = [
-        Assumption(key, entry.value, entry.kind, entry.meaning, entry.source, entry.unverified)
-        for key, entry in document.assumptions.items()
+        Assumption(key, e.value, e.kind, e.meaning, e.source, e.unverified, ends=e.range, named=e.named)
+        for key, e in document.assumptions.items()
     ]
-    rents = _priced(document.list_prices, "price")
-    return assumptions_from(records, rents, _priced(document.purchase_prices, "money"))
+    rents, market = _priced(document.list_prices, "price"), document.market_prices
+    asked = {
+        name: MarketPrice(*read_ends(*ends, "price"), market.date, market.source)
+        for name, ends in market.prices.items()
+    }
+    fits = (BatchFit(**fit.model_dump()) for fit in document.batch_fits)
+    return assumptions_from(records, rents, asked, _priced(document.purchase_prices, "money"), fits)
 
 
 def _priced(listed: _Prices, kind: str) -> dict[str, tuple[float, str]]:

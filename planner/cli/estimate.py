@@ -54,6 +54,7 @@ def _of_plan(
     from planner.answer.estimate import estimate_of
     from planner.answer.launchable import with_launch_note
     from planner.ask.planned import check_same, planned_problem, planned_question
+    from planner.ask.request import batches_of_run
     from planner.catalog.load_campaign import load_assumptions
 
     started = time.perf_counter()
@@ -79,6 +80,8 @@ def _of_plan(
         job = replace(job, checkpoint_staged=campaign.stages_checkpoints)
     if asked.tokens is not None:
         job = replace(job, tokens=asked.tokens)
+    held = job.reference_batch  # the tokens of the plan are stated for it
+    job = replace(job, **{**batches_of_run(asked, job.seq_len), "reference_batch": held})
     problem = replace(problem, job=job)
     found = estimate_of(problem, config, chunks, asked, said, started)
     found = found.model_copy(update={"asked": as_written(asked)})

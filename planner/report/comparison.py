@@ -105,10 +105,12 @@ def headline(comparison: Comparison) -> str:
     mine = best.value(comparison.objective)
     if mine is None:
         return f"the {word} of no cluster is known: give {option('assume', 'price=2.50 $/h')}"
+    listed = best.best.run is not None and best.best.run.list_price
+    amount = _amount(mine, comparison.objective, listed)
     if sum(s.best is not None for s in comparison.standings) == 1 < len(comparison.standings):
-        return f"only {best.cluster} can train the model: {_amount(mine, comparison.objective)}"
+        return f"only {best.cluster} can train the model: {amount}"
     others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
-    text = f"{best.cluster} {_FIRST_WORDS[comparison.objective]}: {_amount(mine, comparison.objective)}"
+    text = f"{best.cluster} {_FIRST_WORDS[comparison.objective]}: {amount}"
     if others and (next_best := others[0].value(comparison.objective)) and mine:
         longer = comparison.objective in (Objective.STEP_TIME, Objective.DAYS)
         times = f"{next_best / mine:.2f}"
@@ -117,13 +119,15 @@ def headline(comparison: Comparison) -> str:
     return text
 
 
-def _amount(value: float, objective: Objective) -> str:
-    """A value of the objective with its unit."""
+def _amount(value: float, objective: Objective, listed: bool) -> str:
+    """A value of the objective with its unit. `listed`: dollars are at a list price."""
     if objective is Objective.STEP_TIME:
         return f"{precise_time(value)} a step"
     if objective is Objective.DAYS:
         return days(value)
-    return f"{money(value)} for the run" if objective is Objective.COST else format_energy(value)
+    if objective is Objective.ENERGY:
+        return format_energy(value)
+    return f"{money(value)}{' at list price' if listed else ''} for the run"
 
 
 def _subject(comparison: Comparison) -> list[str]:

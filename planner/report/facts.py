@@ -196,6 +196,8 @@ def _run_figures(choice: Choice, run: Run, noun: str) -> tuple[Figure, ...]:
         Figure("whole run", days(run.effective_days), f"{interval(low, high)}: {held}{spares}"),
         Figure("goodput", f"{100 * run.goodput:.1f} %", goodput_sentence(run)),
     ]
+    if run.batch is not None:
+        figures.insert(1, Figure("tokens", count(run.tokens or 0.0), text_of(run.batch)))
     if run.checkpoint_size and run.checkpoint_interval and run.storage:
         size = (
             f"{format_capacity(run.checkpoint_size)} each, {format_capacity(run.storage)} stored at the end"
@@ -216,6 +218,9 @@ def goodput_sentence(run: Run) -> str:
     """How often the run is interrupted and what that costs."""
     lost = [f"{term_name(key)} {share:.1%}" for key, share in parts_of(run.lost)]
     often = f"interrupted every {duration(run.time_between_stops or 0.0)} on average"
+    if run.time_between_stops_low and run.time_between_stops_high:
+        ends = duration(run.time_between_stops_low), duration(run.time_between_stops_high)
+        often += f" ({ends[0]} to {ends[1]} by the sources' rates)" if ends[0] != ends[1] else ""
     return f"{often}; time lost: " + ", ".join(lost) if lost else often
 
 
@@ -227,11 +232,23 @@ def parts_of(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 def price_sentence(run: Run, noun: str) -> str:
     """What an hour of a device, called `noun`, costs, where that comes from, and when owning would be cheaper."""
     text = f"${run.price_per_device_hour:.2f} per {noun}-hour, {run.price_source}"
+    if run.market_price_low is not None and run.market_price_high is not None:
+        ends = f"${run.market_price_low:.2f} to ${run.market_price_high:.2f}"
+        text += f"; others ask {ends} ({run.market_date}){_market_cost(run)}"
     if run.owned_price_per_device_hour is None or run.price_source == OWNED:
         return text
     own = f"{OWNED} ${run.owned_price_per_device_hour:.2f} per {noun}-hour"
     even = f"breaks even after {duration(run.break_even)} of use" if run.break_even else "never breaks even"
     return f"{text}; {own}, {even}"
+
+
+def _market_cost(run: Run) -> str:
+    """What the run costs at what others ask."""
+    if run.cost is None or not run.price_per_device_hour:
+        return ""
+    ends = (run.market_price_low or 0.0, run.market_price_high or 0.0)
+    low, high = (run.cost * end / run.price_per_device_hour for end in ends)
+    return f": ${count(low)} to ${count(high)} for the run"
 
 
 def tonnes(kilograms: float) -> str:

@@ -12,8 +12,9 @@ from planner.answer.outcome import best_of, limits, limits_sentence, run_days, w
 from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
+from planner.report.words import text_of
 from planner.spec.findings import Finding
-from planner.spec.planfile import Choice, Plan
+from planner.spec.planfile import Choice, Plan, Run
 
 Facts = dict[str, Any]
 
@@ -73,12 +74,20 @@ def money(amount: float | None) -> str:
     return "" if amount is None else f"${count(amount)}"
 
 
+def cost_of(run: Run) -> str:
+    """Dollars of a run, and whether at a list price; empty where not known."""
+    listed = " at list price" if run.list_price else ""
+    return f"{money(run.cost)}{listed}" if run.cost is not None else ""
+
+
 def choice_lines(choice: Choice, noun: str) -> list[str]:
     """The configuration and the stack's options it has, what binds, and what the run's money rests on. `noun`: what a
     device is called."""
     run = choice.run
     options = [choice.stack] if SEPARATOR in choice.stack else []
     lines = [choice.config.text, *options, f"the step is {limits_sentence(choice)}"]
+    if run and run.batch is not None:
+        lines.append(text_of(run.batch))
     if run and run.price_per_device_hour is not None:
         lines.append(price_sentence(run, noun))
     elif run:

@@ -12,7 +12,7 @@ from planner.answer.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
 from planner.answer.outcome import run_days
 from planner.answer.size import Goal, Sizing
 from planner.report.facts import count, days, days_cell, key_figures, noun_in, precise_time
-from planner.report.outcome import Facts, money, outcome_facts, shared_assumptions
+from planner.report.outcome import Facts, cost_of, money, outcome_facts, shared_assumptions
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
 from planner.report.words import dumped, line_of, text_of, texts
@@ -116,7 +116,7 @@ def headline(sizing: Sizing) -> str:
         return _no_answer(sizing)
     size = f"{answer.gpus:,} {_noun(sizing)}s ({answer.nodes:,} node{'s' if answer.nodes > 1 else ''})"
     run = answer.run
-    whole = f"{days(run_days(run))}, {money(run.cost) or 'price not known'}" if run else ""
+    whole = f"{days(run_days(run))}, {cost_of(run) or 'price not known'}" if run else ""
     if sizing.goal is Goal.DAYS and target is not None:
         return f"{size} are the fewest tried that end within {days(target)}: {whole}"
     if sizing.goal is Goal.BUDGET and target is not None:
@@ -229,7 +229,11 @@ def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, 
 
 def _notes(sizing: Sizing) -> list[RenderableType]:
     rule = f"a doubling is worthwhile if it is at least {PAYING_SPEEDUP:g}x faster"
-    return [prose(f"{rule}; the curve ends here: {line_of(sizing.end)}", "dim")]
+    last = sizing.curve[-1]
+    batch = last.run.batch if last.run else None
+    said = f"at {last.gpus:,} {_noun(sizing)}s: {text_of(batch)}" if batch is not None else ""
+    notes = (f"{rule}; the curve ends here: {line_of(sizing.end)}", said)
+    return [prose(note, "dim") for note in notes if note]
 
 
 def _tried(sizing: Sizing) -> str:

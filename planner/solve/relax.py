@@ -307,9 +307,15 @@ class BetterBatch:
 
 
 def better_batch_advice(
-    model: CostModel, best: ConfigTable, other: CostModel, limit: float, restrict: Restriction
+    model: CostModel,
+    best: ConfigTable,
+    other: CostModel,
+    limit: float,
+    restrict: Restriction,
+    tokens: float = 1.0,
 ) -> BetterBatch | None:
-    """What the batch of `other` would bring against `best`, if it is worth saying."""
+    """What the batch of `other` would bring against `best`, if it is worth saying. `tokens`: times as many that it
+    takes to the same loss [1]."""
     space = enumerate_configs(other.problem, rules_for(other.problem.stack), restrict)
     found = search(other, space, limit, 1, name_smallest=False)
     if not len(found.best):
@@ -318,7 +324,7 @@ def better_batch_advice(
     then = float(evaluate_exactly(other, found.best).step_time[0])
     batches = model.problem.job.global_batch, other.problem.job.global_batch
     gain = (batches[1] / then) / (batches[0] / now) - 1
-    if gain < WORTH_SAYING:
+    if (1 + gain) / tokens - 1 < WORTH_SAYING:
         return None
     why: dict[str, float] = {}
     if batches[1] == doubled_batch(model.problem, best):
@@ -327,9 +333,11 @@ def better_batch_advice(
         job, devices = model.problem.job, model.problem.cluster.num_devices
         few, many = (batch * job.useful_length / devices for batch in batches)
         why = {"tokens_per_device": many, "asked_tokens_per_device": few}
+    if tokens - 1 > WORTH_SAYING:
+        why["more_tokens"] = tokens - 1
     said = finding(
         "better_batch", Change(option="global_batch", value=batches[1]),
         Effect(quantity="tokens_per_second_per_device", share=gain), configuration=found.best.row(0).describe(),
         step_time=then, batch=batches[1], asked=batches[0], **why,
     )  # fmt: skip
-    return BetterBatch(batches[1], gain + 1, said)
+    return BetterBatch(batches[1], (gain + 1) / tokens, said)

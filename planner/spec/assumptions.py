@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from planner.errors import InputError, UnknownNameError
+from planner.spec.batch_fit import BatchFit
 from planner.units import parse_quantity
 
 
@@ -37,7 +38,9 @@ WORDS: Mapping[str, type[StrEnum]] = {"checkpoint_writing": CheckpointWriting, "
 
 @dataclass(frozen=True)
 class Assumption:
-    """One stated number: `text` as written with its unit, `given` where the user set it."""
+    """One stated number: `text` as written with its unit, `given` where the user set it. `ends`: the least and the
+    largest that sources give; None where one alone does. `named`: its sources by their names, where an answer says
+    them."""
 
     key: str
     text: str
@@ -46,14 +49,27 @@ class Assumption:
     source: str
     unverified: bool = False
     given: bool = False
+    ends: tuple[str, str] | None = None
+    named: str = ""
+
+
+@dataclass(frozen=True)
+class MarketPrice:
+    """What an hour of a device is rented for on demand, from the least to the most [$/h], when, and who says so."""
+
+    low: float
+    high: float
+    date: str
+    source: str
 
 
 @dataclass(frozen=True)
 class Assumptions:
     """The values, in planner's inner units; None: follows from the cluster or is chosen as the optimum.
 
-    Meanings and sources are those of `records`, which come from `catalog/campaign.yaml`. `list_prices`:
-    accelerator -> ($/h, source), for clusters that state none; `purchase_prices`: accelerator -> ($, source).
+    Meanings and sources are those of `records`, which come from `catalog/campaign.yaml`. `list_prices`: accelerator ->
+    ($/h, source), for clusters that state none; `market_prices`: accelerator -> what others ask for the same;
+    `purchase_prices`: accelerator -> ($, source). `batch_fits`: of critical and best batches.
     """
 
     hardware_failures: float
@@ -89,7 +105,16 @@ class Assumptions:
     maintenance_fraction: float
     records: tuple[Assumption, ...]
     list_prices: Mapping[str, tuple[float, str]]
+    market_prices: Mapping[str, MarketPrice]
     purchase_prices: Mapping[str, tuple[float, str]]
+    batch_fits: tuple[BatchFit, ...]
+
+    def ends(self, key: str) -> tuple[float, float]:
+        """The least and the largest value of a key that sources give, in inner units; twice its own where that is given
+        or one source alone gives it."""
+        record = self.record(key)
+        own = getattr(self, key)
+        return (own, own) if record.ends is None else read_ends(*record.ends, record.kind)
 
     def record(self, key: str) -> Assumption:
         """The record of a key."""
@@ -108,7 +133,13 @@ class Assumptions:
                 raise UnknownNameError("assumption", key, records)
             values[key] = read_value(records[key], text)
             records[key] = dataclasses.replace(
-                records[key], text=text, source="given by the user", unverified=False, given=True
+                records[key],
+                text=text,
+                source="given by the user",
+                unverified=False,
+                given=True,
+                ends=None,
+                named="",
             )
         return dataclasses.replace(self, **values, records=tuple(records.values()))
 
@@ -177,14 +208,25 @@ def _number(key: str, text: str) -> float:
         raise InputError(f"{key} must be a number without a unit", repr(text)) from None
 
 
+def read_ends(low: str, high: str, kind: str) -> tuple[float, float]:
+    """The least and the largest value, in inner units. Raises `InputError`."""
+    ends = parse_quantity(low, kind), parse_quantity(high, kind)
+    if ends[0] > ends[1]:
+        raise InputError("a range must end above its start", f"{low}, {high}")
+    return ends
+
+
 def assumptions_from(
     records: Iterable[Assumption],
     list_prices: Mapping[str, tuple[float, str]],
+    market_prices: Mapping[str, MarketPrice],
     purchase_prices: Mapping[str, tuple[float, str]],
+    batch_fits: Iterable[BatchFit],
 ) -> Assumptions:
     """The defaults that these records state. Raises `InputError`."""
     kept = tuple(records)
     values = {record.key: read_value(record, record.text) for record in kept}
     return Assumptions(
-        **values, records=kept, list_prices=dict(list_prices), purchase_prices=dict(purchase_prices)
-    )
+        **values, records=kept, list_prices=dict(list_prices), market_prices=dict(market_prices),
+        purchase_prices=dict(purchase_prices), batch_fits=tuple(batch_fits),
+    )  # fmt: skip

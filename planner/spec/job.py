@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -119,6 +120,10 @@ class Job:
     --first-last-layers-bf16); modules of multi-token prediction are taken to be as the last layer is.
 
     `checkpoint_staged`: a checkpoint is copied to the memory of hosts and written from there while training goes on.
+
+    `critical_batch`: as somebody measured it [tokens]. `reference_batch`: the batch that the run's tokens are stated
+    for [tokens], None: its own, or the critical one where that is less. `batch_schedule`: smaller batches at the start,
+    (sequences, tokens of the run at which it ends).
     """
 
     seq_len: int
@@ -135,6 +140,9 @@ class Job:
     packed: bool = False
     bf16_layers: tuple[int, int] = (0, 0)
     checkpoint_staged: bool = True
+    critical_batch: float | None = None
+    reference_batch: float | None = None
+    batch_schedule: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.lora_rank is not None and not 1 <= self.lora_rank <= LARGEST_RANK:
@@ -165,6 +173,20 @@ class Job:
                 raise InputError(f"{option(name)} must be a whole number, 1 or more", str(count))
         if self.tokens is not None and not self.tokens > 0:
             raise InputError("tokens must be above 0", str(self.tokens))
+        self._check_batches()
+
+    def _check_batches(self) -> None:
+        for value in (self.critical_batch, self.reference_batch):
+            if value is not None and not value > 0:
+                raise InputError("a critical or a reference batch must be above 0 tokens", str(value))
+        ends = [0.0, *(end for _, end in self.batch_schedule)]
+        if any(batch < 1 for batch, _ in self.batch_schedule) or any(a >= b for a, b in pairwise(ends)):
+            must = f"{option('batch_schedule')} must be batches of 1 sequence or more, each with a later end"
+            raise InputError(must, str(self.batch_schedule))
+        if self.tokens is not None and ends[-1] >= self.tokens:
+            must = f"{option('batch_schedule')} must end before the run"
+            hint = "leave the last batch out: it is the global batch"
+            raise InputError(must, f"{ends[-1]:g} of {self.tokens:g} tokens", hint)
 
     def _check_bf16_layers(self) -> None:
         first, last = self.bf16_layers

@@ -157,6 +157,22 @@ class Run(Record):
     price_per_device_hour: float | None = Field(None, ge=0, description="price of a device [US dollars/h]")
     cost: float | None = Field(None, ge=0, description="price of the run: of `held_gpu_hours` [US dollars]")
     price_source: str = Field("", description="where the price comes from")
+    list_price: bool = Field(False, description="the price is a list price, for want of the cluster's own")
+    market_price_low: float | None = Field(
+        None, ge=0, description="beside a list price, the least that others ask [US dollars/h]"
+    )
+    market_price_high: float | None = Field(None, ge=0, description="the most [US dollars/h]")
+    market_date: str = Field("", description="when they asked it")
+    tokens: float | None = Field(
+        None,
+        gt=0,
+        description="trained: those stated, and more where the batch costs some for the same loss [1]",
+    )
+    tokens_least: float | None = Field(
+        None, gt=0, description="at the largest critical batch that a fit gives [1]"
+    )
+    tokens_most: float | None = Field(None, gt=0, description="at the least [1]")
+    batch: Finding | None = Field(None, description="where the batch lies beside the critical one")
     goodput: float | None = Field(None, gt=0, le=1, description="share of the wall clock that counts [1]")
     lost: dict[str, float] = Field(default_factory=dict, description="what takes the rest of it [1]")
     effective_days: float | None = Field(
@@ -170,6 +186,10 @@ class Run(Record):
         None, ge=0, description="spares that are all in repair 1 % of the time at most [1]"
     )
     time_between_stops: float | None = Field(None, gt=0, description="mean time between interruptions [s]")
+    time_between_stops_low: float | None = Field(
+        None, gt=0, description="at the largest rates that sources give [s]"
+    )
+    time_between_stops_high: float | None = Field(None, gt=0, description="at the least [s]")
     restart_time: float | None = Field(
         None, ge=0, description="from an interruption to the first new step [s]"
     )

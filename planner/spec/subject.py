@@ -112,6 +112,15 @@ class JobFacts(Record):
         (0, 0),
         description="at the start and at the end of the model, kept in bf16 by an 8- or 4-bit recipe [1]",
     )
+    critical_batch: float | None = Field(
+        None, gt=0, description="stated: beyond it a batch takes more tokens to the same loss [1]"
+    )
+    reference_batch: float | None = Field(
+        None, gt=0, description="tokens of the step that `tokens` are stated for; absent: the run's own [1]"
+    )
+    batch_schedule: tuple[tuple[int, float], ...] = Field(
+        (), description="smaller batches at the start: (sequences, tokens of the run at which it ends) [1]"
+    )
     checkpoint_staged: bool = Field(
         True, description="checkpoints wait in host memory on their way to storage, training does not"
     )

@@ -39,7 +39,7 @@ OF_VERB: dict[str, type] = {  # verb -> the kind of question that it takes
 WORDS = {  # of readers: what is said to them
     "whole": "4", "number": "512", "_length": "8k", "_mean_length": "512", "_batch": "64seq", "_share": "10%",
     "_capacity": "4 GiB", "_tokens": "1T", "_switch": "yes", "_pair": "1,1", "_settings": "tp=8,schedule=1f1b",
-    "_left_out": "deepep", "_assumed": "pue=1.2",
+    "_left_out": "deepep", "_assumed": "pue=1.2", "_step_tokens": "8Mtok", "_batch_stages": "4Mtok:252M",
 }  # fmt: skip
 NAMED = {"model": "gpt2", "cluster": "1x8 h100", "stack": "megatron-2026", "expert_loads": "zipf:0.6",
          "precision": "fp16", "optimizer": "sgd", "lora_targets": "qkv"}  # fmt: skip
@@ -141,7 +141,7 @@ def test_the_docs_list_every_option() -> None:
 
 def test_every_field_is_an_option_or_how_far_a_search_goes() -> None:
     own = {field.name for field in fields(Request)} - options_of(Request).keys()
-    assert own == {"front", "thorough", "seek_batch", "options"}
+    assert own == {"front", "thorough", "seek_batch", "options", "reference_batch"}
 
 
 def test_a_question_never_changes() -> None:

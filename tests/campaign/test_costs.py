@@ -16,6 +16,7 @@ from planner.campaign.checkpoint import (
 )
 from planner.campaign.energy import average_power, emissions, run_energy
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
+from planner.catalog.load_campaign import load_assumptions
 
 KWH = 3.6e6
 
@@ -49,6 +50,13 @@ def test_energy_and_emissions_of_llama_3_1(gpu_hours: float, tonnes: float) -> N
 
 def test_average_power() -> None:
     assert average_power(1275.0, 0.75) == pytest.approx(956.25)
+
+
+def test_energy_of_bloom() -> None:
+    # 1,082,990 A100-hours: 433 MWh of devices and 257 MWh of the cluster beside them (arXiv 2211.02001, section 4),
+    # before the site's overhead. A DGX A100's 6.5 kW over 8 devices, at the share of it that nodes of H100 draw
+    power = average_power(6500 / 8, load_assumptions().load)
+    assert run_energy(1_082_990.0, power, 1.0) == pytest.approx((433 + 257) * 1e3 * KWH, rel=0.05)
 
 
 def test_own_hardware() -> None:

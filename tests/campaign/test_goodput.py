@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner.campaign.goodput import (
     daly_interval,
     goodput_shares,
+    software_stops_rate,
     spare_nodes,
     time_between_stops,
 )
@@ -17,17 +18,50 @@ from planner.campaign.goodput import (
 DAY = 86400.0
 
 
-def test_time_between_stops_of_llama_3() -> None:
-    # 419 unexpected stops in 54 days on 16,384 GPUs: 3.09 h. Both rates are derived from that run.
-    assert time_between_stops(16384.0, 0.003 / DAY, 1.7 / DAY) == pytest.approx(54 * DAY / 419, rel=0.02)
+FIRST_MONTH = 0.0063 / DAY
 
 
-def test_time_between_stops_of_smaller_jobs() -> None:
-    # never used for the rates: Meta RSC 7.9 h at 1,024 GPUs, OPT-175B 105 stops in about 60 days on 992
-    assert 24 / (time_between_stops(1024.0, 0.003 / DAY, 1.7 / DAY) / 3600) == pytest.approx(
-        24 / 7.9, rel=0.35
-    )
-    assert DAY / time_between_stops(992.0, 0.003 / DAY, 1.7 / DAY) == pytest.approx(105 / 60, rel=0.25)
+@pytest.mark.parametrize(
+    ("nodes", "days", "stops"),
+    [
+        (48, 30, 8), (48, 109, 12), (124, 22, 45 - 22 * 8 / 7), (124, 56, 90 - 56 * 8 / 7), (2048, 54, 0.22 * 419),
+        (1, 7, 7 * (1 / 47.7 - 0.0065)), (128, 7, 7 * (24 / 7.9 - 128 * 0.0065)),
+    ],
+    ids=["BLOOM", "BLOOM, all", "OPT", "OPT, all", "Llama 3", "RSC-1, a node", "RSC-1, 1,024 GPUs"],
+)  # fmt: skip
+def test_software_stops_of_the_runs_they_were_fitted_on(nodes: int, days: float, stops: float) -> None:
+    found = software_stops_rate(8.0 * nodes, FIRST_MONTH, days * DAY) * days * DAY
+    assert found == pytest.approx(stops, rel=0.23)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hardware", "days", "between"),
+    [
+        (16384.0, 0.00296, 54.0, 54 / 419),  # Llama 3, of which the rate of hardware is
+        (1024.0, 0.0065, 7.0, 7.9 / 24),  # Meta RSC-1, jobs of a week at most, with its own hardware
+        (8.0, 0.0065, 7.0, 47.7),
+        (992.0, 0.0092, 56.0, 56 / 90),  # OPT-175B
+    ],
+)
+def test_time_between_stops(gpus: float, hardware: float, days: float, between: float) -> None:
+    software = software_stops_rate(gpus, FIRST_MONTH, days * DAY)
+    assert time_between_stops(gpus, hardware / DAY, software) / DAY == pytest.approx(between, rel=0.2)
+
+
+@given(st.floats(1, 1e5), st.floats(1, 4), st.floats(7, 1000), st.floats(1, 4))
+def test_more_nodes_stop_more_often_and_old_jobs_less(
+    nodes: float, more: float, days: float, older: float
+) -> None:
+    rate = software_stops_rate(8 * nodes, FIRST_MONTH, days * DAY)
+    more_nodes = software_stops_rate(8 * nodes * more, FIRST_MONTH, days * DAY)
+    assert rate * (1 - 1e-9) <= more_nodes <= more * rate * (1 + 1e-9)
+    old = software_stops_rate(8 * nodes, FIRST_MONTH, days * older * DAY)
+    assert rate / older * (1 - 1e-9) <= old <= rate * (1 + 1e-9)  # they add up, if ever more slowly
+
+
+def test_a_node_does_not_crash_every_day() -> None:
+    software = software_stops_rate(8.0, FIRST_MONTH, 140 * DAY)
+    assert 150 * DAY < time_between_stops(8.0, 0.003 / DAY, software) < 250 * DAY
 
 
 def test_intervals_by_hand() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from planner.dialect import option
 from planner.report.words.template import PER_DAY, Words, amount, counted
 from planner.spec.findings import Finding
-from planner.units import format_count
+from planner.units import format_count, format_time
 
 
 def _batch(found: Finding) -> str:
@@ -104,7 +105,61 @@ def _owned(found: Finding) -> str:
     )
 
 
+def _tokens(amount_of: float) -> str:
+    """A batch in tokens, with three digits."""
+    return format_count(amount_of).replace(" ", "")
+
+
+_NO_FIT: Final[Mapping[str, str]] = {
+    "adapters": "no published fit is of adapters",
+    "fine_tuning": "no published fit is of so few tokens, fewer than parameters, as in fine-tuning",
+    "range": "no published fit is of such a run",
+}
+
+
+def _critical_batch(found: Finding) -> str:
+    """Where a batch lies beside the critical one, and what tokens it costs."""
+    values = found.values
+    low, high, batch, factor, least, most = (
+        amount(found, name, float) for name in ("low", "high", "batch", "factor", "factor_low", "factor_high")
+    )  # fmt: skip
+    names, beyond = amount(found, "fits", list), amount(found, "extrapolated", list)
+    after = (
+        f"{', '.join(map(str, beyond))} beyond {'its' if len(beyond) == 1 else 'their'} runs"
+        if beyond
+        else ""
+    )
+    whose = "as given" if values["given"] else "; ".join(filter(None, [", ".join(map(str, names)), after]))
+    range_ = _tokens(low) if low == high else f"{_tokens(low)} to {_tokens(high)}"
+    where = "lies below it" if batch < low else "lies beyond it" if batch > high else "lies within that range"
+    said = f"critical batch {range_} tokens ({whose}); the global batch of {_tokens(batch)} {where}"
+    small = 1 + batch / amount(found, "counted", float)
+    if abs(factor - 1) < LEAST_FACTOR and most - 1 < LEAST_FACTOR:
+        said += (
+            f": no tokens added (at a very small batch {1 - 1 / small:.0%} fewer would reach the same loss)"
+        )
+    else:
+        ends = f" ({least:.2f} to {most:.2f} by the fits)" if most - least > LEAST_FACTOR else ""
+        of = f" of a batch of {_tokens(amount(found, 'reference', float))}" if "reference" in values else ""
+        said += f": {factor:.2f} times the tokens{of} for the same loss{ends}"
+    if "best_low" in values:
+        best = dict.fromkeys(_tokens(amount(found, name, float)) for name in ("best_low", "best_high"))
+        said += f"; batches found best for such a run: {' to '.join(best)}"
+    if "schedule" in values:
+        stages = zip(amount(found, "schedule", list), amount(found, "schedule_ends", list), strict=True)
+        early = ", ".join(f"{_tokens(own)} up to {_tokens(end)}" for own, end in stages)
+        said += f"; the batches before it, {early}, take {format_time(amount(found, 'schedule_longer', float))} longer"
+    return said
+
+
+LEAST_FACTOR: Final = 0.005  # of tokens, that is worth saying
+
 WORDS: Final[Mapping[str, Words]] = {
+    "critical_batch": _critical_batch,
+    "critical_batch_unknown": lambda found: (
+        f"critical batch not known: {_NO_FIT[str(found.values['why'])]}; no tokens added for a batch of "
+        f"{_tokens(amount(found, 'batch', float))} ({option('critical_batch', '8Mtok')} states it)"
+    ),
     "global_batch": lambda found: f"global batch {_batch(found)} ({_BASIS[str(found.values['basis'])]})",
     "held_batch": _held_batch,
     "expert_loads": _expert_loads,

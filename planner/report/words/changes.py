@@ -68,7 +68,10 @@ def _better_batch(found: Finding) -> str:
         what += f", which more data-parallel degrees divide than {values['asked']}"
     gain = _share(found)
     more = f"{gain:.0%} more" if gain < 1 else f"{gain + 1:.1f} times as many"
-    return f"{what}: {more} tokens a second, {values['configuration']} in {values['step_time']:.3g} s a step"
+    said = f"{what}: {more} tokens a second, {values['configuration']} in {values['step_time']:.3g} s a step"
+    if "more_tokens" not in values:
+        return said
+    return f"{said}; the same loss takes {amount(found, 'more_tokens', float):.0%} more tokens"
 
 
 def _share(found: Finding) -> float:
@@ -171,7 +174,12 @@ def _graphs(found: Finding) -> str:
     return ", no CUDA graphs" if found.values.get("cuda_graphs") == "none" else ""
 
 
-_CAUSES: Final = {"host": "CPU", "compute": "smaller kernels", "stops": "interruptions"}
+_CAUSES: Final = {
+    "host": "CPU",
+    "compute": "smaller kernels",
+    "stops": "interruptions",
+    "tokens": "critical batch",
+}
 
 
 def _holds_back(found: Finding) -> str:
