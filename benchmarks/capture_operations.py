@@ -26,8 +26,8 @@ from benchmarks.capture.forms import (
     MICRO_BATCHES,
     RANKS,
     Form,
+    bounds_of,
     forms_of,
-    holding,
     read_model,
     short,
     sized,
@@ -55,6 +55,7 @@ IDLE: Final = (FOREACH, NO_SYNC)  # options that change nothing of the passes
 UNSHARDED: Final = (AUTOCAST,)  # that change nothing where weights are sharded (FSDP2's MixedPrecisionPolicy)
 Variant = tuple[tuple[str, ...], bool, bool]
 """Options of the stack, whether adapters alone are trained, and whether layers are run again."""
+PLAIN: Final[Variant] = (), False, False
 VARIANTS: Final[tuple[Variant, ...]] = tuple(
     (options, adapters, again)
     for options, adapters in (
@@ -95,7 +96,8 @@ def captured(one: Form, variant: Variant, table: Tables, checked: bool) -> Lists
         if {layer_form(layer, LENGTHS[0]) for layer in whole.layer_kinds} - set(lists.layers):
             raise NotListedError(f"{one.layers} layers are not all kinds that it has")
         if checked:
-            check(lists, run_of(short(one.config, one.layers, one.beyond), 0, variant))
+            for config in (one.config, *one.others[: None if variant == PLAIN else 0]):
+                check(lists, run_of(short(config, one.layers, one.beyond), 0, variant))
         return lists
     except (PlannerError, NotImplementedError) as error:
         raise NotListedError(f"it does not run: {error}") from error
@@ -129,7 +131,7 @@ def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
             keys = {"options": list(options), "adapters": adapters, "recomputed": again}
             variants.append(keys | table.variant(lists))
         if variants:
-            forms[found] = {"model": one.name, "holds": holding(one), "variants": variants}
+            forms[found] = {"model": one.name, **bounds_of(one), "variants": variants}
         told(f"{one.name}: {len(variants)} variants")
     return {
         "software": software(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.capture.naming import EMPTY, NotListedError, Run, shown
 from planner.cost.captured.operation import Phase
-from planner.spec.listed import Lists
+from planner.spec.listed import Lists, Values
 
 
 def check(lists: Lists, run: Run) -> None:
@@ -21,7 +21,7 @@ def check(lists: Lists, run: Run) -> None:
             else lists.behind
         )
         one = both.forward if phase is Phase.FORWARD else both.backward
-        values = [sum(term.of(run.sizes(layer)) for term in terms) for terms in lists.expressions]
+        values = Values(lists.expressions, run.sizes(layer))
         if (where is None and both.forward is EMPTY) or not (where in (None, -1) or where in stand):
             continue  # what comes first or last in a pass may do more
         told = f"{phase} of layer {where}" if layer is not None else f"{phase} outside of layers"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import planner
-from planner.spec.listed import RELATIONS, model_form, sizes_of
+from planner.spec.listed import RELATIONS, fixed_sizes, model_form, sizes_of
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.model import ModelSpec
 
@@ -41,9 +41,10 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts")),
     "top_k": ((2, 7), ("num_experts_per_tok",)),
     "shared_ffn": ((8 * 41, 8 * 43), ("shared_expert_intermediate_size",)),
+    "shared_experts": ((67, 79), ("n_shared_experts",)),
     "q_rank": ((8 * 29, 8 * 31), ("q_lora_rank",)),
     "kv_rank": ((8 * 17, 8 * 19), ("kv_lora_rank",)),
-    WINDOW: ((8 * 47, 8 * 53), ("sliding_window",)),
+    WINDOW: ((8 * 47, 8 * 53), ("sliding_window", "attention_chunk_size")),
     "positions": ((8 * 257, 8 * 263), ("n_positions", "max_position_embeddings")),
 }  # fmt: skip
 PROJECTED: Final = "word_embed_proj_dim"
@@ -125,11 +126,13 @@ def config_of_model(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Form:
-    """A model of the catalog that has a form, its configuration, and whether windows are `beyond` sequences."""
+    """The first model of the catalog that has a form, its configuration, and whether windows are `beyond` sequences;
+    configurations of `others` that have it."""
 
     name: str
     config: Mapping[str, Any]
     beyond: bool
+    others: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def layers(self) -> int:
@@ -146,12 +149,18 @@ def forms_of(family: str) -> dict[str, Form]:
         for tied, beyond in product((False, True), (False, True)):
             config = config_of_model(name) | {"tie_word_embeddings": tied}
             model = read_model(short(config, load_model(name).num_layers, beyond))
-            found.setdefault(model_form(model, LENGTHS[0]), Form(name, config, beyond))
+            one = found.setdefault(model_form(model, LENGTHS[0]), Form(name, config, beyond))
+            if one.name != name:
+                one.others.append(config)
     return found
 
 
-def holding(one: Form) -> list[str]:
-    """Relations between sizes that hold in both runs of a form, so that its lists hold where they do alone."""
+def bounds_of(one: Form) -> dict[str, Any]:
+    """What holds of sizes in both runs of a form, so that its lists hold where that does alone: relations between
+    them, and those that are the same."""
     models = [read_model(sized(one.config, way, one.layers, one.beyond)) for way in (0, 1)]
-    sizes = [sizes_of(model, None, MICRO_BATCHES[0], LENGTHS[0]) for model in models]
-    return [name for name, holds in RELATIONS.items() if all(map(holds, sizes))]
+    sizes = [sizes_of(model, None, MICRO_BATCHES[way], LENGTHS[way]) for way, model in enumerate(models)]
+    return {
+        "holds": [name for name, holds in RELATIONS.items() if all(map(holds, sizes))],
+        "fixed": fixed_sizes(sizes),
+    }

@@ -8,15 +8,13 @@ not do the same: `NotListedError` says which.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import prod
 from typing import Final
-
-import numpy as np
 
 from benchmarks.capture.parts import Part, parts_of
 from planner.catalog.load_operations import Tables
@@ -39,6 +37,7 @@ from planner.spec.listed import (
 from planner.spec.model import ModelSpec
 
 MOST_SYMBOLS: Final = 5  # of a product
+FEW_SYMBOLS: Final = 3  # of the second product of a sum
 FINEST: Final = 64  # parts of a whole that factors are counted in
 EMPTY: Final = ListedPass((), (), 0)
 
@@ -74,45 +73,58 @@ class Run:
 class Namer:
     """Writes pairs of numbers, one of each run, as expressions of symbols."""
 
-    def __init__(self, sizes: Sequence[Mapping[str, float]]) -> None:
+    def __init__(self, sizes: Sequence[Sizes]) -> None:
         symbols = [one for one in sizes[0] if all(of[one] for of in sizes) and sizes[0][one] != sizes[1][one]]
-        self.products = [
+        products = [
             found for count in range(MOST_SYMBOLS + 1) for found in combinations_with_replacement(symbols, count)
             if all(times <= 2 for times in Counter(found).values())
         ]  # fmt: skip
-        self.values = [
-            np.array([prod(int(of[symbol]) for symbol in one) for one in self.products], dtype=object)
-            for of in sizes
-        ]
+        self.values = {
+            one: tuple(prod(int(of[symbol]) for symbol in one) for of in sizes) for one in products
+        }
+        self.alike: dict[
+            Fraction, list[tuple[str, ...]]
+        ] = {}  # by the ratio of both runs, those of fewest symbols first
+        for one, (first, second) in self.values.items():
+            self.alike.setdefault(Fraction(first, second), []).append(one)
+        self.few = [one for one in products if len(one) <= FEW_SYMBOLS]
         self.known: dict[tuple[int, int], Expression] = {}
-        self.few = [i for i, one in enumerate(self.products) if len(one) <= 3]
 
     def named(self, pair: tuple[int, int]) -> Expression:
-        """The expression of a pair. Raises `NotListedError`."""
+        """The simplest expression of a pair. Raises `NotListedError`."""
         if pair not in self.known:
-            self.known[pair] = self._named(pair)
+            found = self._product(pair)
+            self.known[pair] = (found,) if found is not None else self._sum(pair)
         return self.known[pair]
 
-    def _named(self, pair: tuple[int, int]) -> Expression:
-        found = self._product(pair)
-        if found is not None:
-            return (found,)
+    def _sum(self, pair: tuple[int, int]) -> Expression:
+        found = []
         for factor in (1, 2, 4, -1):
-            for i in self.few:
-                rest = tuple(n - factor * int(of[i]) for n, of in zip(pair, self.values, strict=True))
+            for few in self.few:
+                rest = tuple(n - factor * value for n, value in zip(pair, self.values[few], strict=True))
                 if min(rest) > 0 and (other := self._product(rest)) is not None:
-                    return other, Product(float(factor), self.products[i])
-        raise NotListedError(f"{pair} is no sum of products of symbols")
+                    found.append((other, Product(float(factor), few)))
+        if not found:
+            raise NotListedError(f"{pair} is no sum of products of symbols")
+        return min(found, key=_odd)
 
     def _product(self, pair: Sequence[int]) -> Product | None:
-        if not any(pair):
+        first, second = pair
+        if not first and not second:
             return Product(0.0, ())
-        fits = np.flatnonzero(pair[0] * self.values[1] == pair[1] * self.values[0])
-        for i in fits:
-            factor = Fraction(int(pair[0]), int(self.values[0][i]))
-            if FINEST % factor.denominator == 0 and (len(self.products[i]) or factor.denominator == 1):
-                return Product(float(factor), self.products[i])
+        for one in self.alike.get(Fraction(first, second), ()) if first and second else ():
+            factor = Fraction(first, self.values[one][0])
+            if FINEST % factor.denominator == 0 and (one or factor.denominator == 1):
+                return Product(float(factor), one)
         return None
+
+
+def _odd(expression: Expression) -> tuple[float, int]:
+    """How unlikely a sum is: its factors are small and its products short where it is no chance."""
+    factors = [Fraction(one.factor) for one in expression]
+    return sum(abs(one.numerator) * one.denominator for one in factors), sum(
+        len(one.symbols) for one in expression
+    )
 
 
 @lru_cache(maxsize=16)

@@ -56,6 +56,8 @@ def _listed(document: Plain, model: ModelSpec, seq_len: int) -> Listed | None:
     sizes = sizes_of(model, None, 1, seq_len)
     if found is None or not all(RELATIONS[name](sizes) for name in found["holds"]):
         return None
+    if any(sizes.get(one) != size for one, size in found["fixed"].items()):
+        return None
     tables = Tables.read(document)
     variants = {
         (frozenset(one["options"]), one["adapters"], one["recomputed"]): tables.lists(one)

@@ -7,7 +7,7 @@ cost (`cost/captured/`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from math import prod
@@ -24,6 +24,7 @@ Sizes = Mapping[str, float]
 RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
 WIDTHS: Final = (64, 128, 10**9)  # of heads that memory-efficient attention tells apart
 HALF: Final = 2  # bytes of a number in 16 bits
+DERIVED: Final = ("m", "i", "j")  # symbols of sizes that follow from others
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
 
@@ -40,6 +41,18 @@ class Product(NamedTuple):
 
 Expression = tuple[Product, ...]
 """A sum."""
+
+
+class Values(dict[int, float]):
+    """What expressions come to for some sizes, by number, each worked out when it is asked for."""
+
+    def __init__(self, expressions: Sequence[Expression], sizes: Sizes) -> None:
+        super().__init__()
+        self.expressions, self.sizes = expressions, sizes
+
+    def __missing__(self, number: int) -> float:
+        found = self[number] = sum(term.of(self.sizes) for term in self.expressions[number])
+        return found
 
 
 class ListedShape(NamedTuple):
@@ -178,6 +191,13 @@ def model_form(model: ModelSpec, seq_len: int) -> str:
     )  # fmt: skip
     kinds = sorted({layer_form(layer, seq_len) for layer in model.layer_kinds})
     return f"{model.family} {outside} " + "; ".join(kinds)
+
+
+def fixed_sizes(runs: Sequence[Sizes]) -> dict[str, float]:
+    """Sizes that are the same in all runs of a form: its lists hold for no others. Left out: 1, which a form tells, and
+    what follows from others."""
+    alike = {one: size for one, size in runs[0].items() if all(of[one] == size for of in runs)}
+    return {one: size for one, size in alike.items() if size > 1 and one not in DERIVED}
 
 
 # What may hold of sizes by the way in which a configuration gives them; lists captured where it did hold nowhere else.

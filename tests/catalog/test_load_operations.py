@@ -9,7 +9,7 @@ import pytest
 
 from planner.ask.request import Request, resolve
 from planner.catalog.load_operations import FOLDER, Tables, has_operations, operations_of
-from planner.spec.listed import Lists, layer_form, sizes_of
+from planner.spec.listed import Lists, Values, layer_form, sizes_of
 from planner.spec.load_model import load_model
 
 STACK = "transformers-2026"
@@ -53,7 +53,7 @@ def test_lists_of_a_model_have_every_kind_of_its_layers(name: str) -> None:
 
 def kept(lists: Lists, layer: str, sizes) -> float:  # type: ignore[no-untyped-def]
     """Bytes that a layer's forward pass leaves behind."""
-    values = [sum(term.of(sizes) for term in terms) for terms in lists.expressions]
+    values = Values(lists.expressions, sizes)
     return sum(values[one.size] * one.sign for one in lists.layers[layer].forward.changes)
 
 
