@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from benchmarks.capture.checking import check
 from benchmarks.capture.forms import (
+    FEWEST,
     LENGTHS,
     MICRO_BATCHES,
     RANKS,
@@ -55,7 +56,6 @@ IDLE: Final = (FOREACH, NO_SYNC)  # options that change nothing of the passes
 UNSHARDED: Final = (AUTOCAST,)  # that change nothing where weights are sharded (FSDP2's MixedPrecisionPolicy)
 Variant = tuple[tuple[str, ...], bool, bool]
 """Options of the stack, whether adapters alone are trained, and whether layers are run again."""
-PLAIN: Final[Variant] = (), False, False
 VARIANTS: Final[tuple[Variant, ...]] = tuple(
     (options, adapters, again)
     for options, adapters in (
@@ -86,18 +86,23 @@ def run_of(config: Mapping[str, Any], way: int, variant: Variant) -> Run:
     return Run(recording, read_model(config), LENGTHS[way], MICRO_BATCHES[way], rank)
 
 
-def captured(one: Form, variant: Variant, table: Tables, checked: bool) -> Lists:
-    """The lists of a form in one variant, held against a third run where they are `checked`. Raises
-    `NotListedError`."""
+def captured(one: Form, variant: Variant, table: Tables, twin: Lists | None = None) -> Lists:
+    """The lists of a form in one variant, held against further runs. Of a form whose `twin` differs outside of layers
+    alone, few layers are run, for what lies there. Raises `NotListedError`."""
+    options, adapters, again = variant
+    count = one.layers if twin is None else FEWEST
     try:
-        runs = [run_of(sized(one.config, way, one.layers, one.beyond), way, variant) for way in (0, 1)]
-        lists = lists_of(runs, table, parted=LIGER in variant[0])
+        runs = [run_of(sized(one.config, way, count, one.beyond), way, variant) for way in (0, 1)]
+        lists = lists_of(runs, table, parted=LIGER in options)
+        if twin is not None:
+            return replace(lists, layers=twin.layers)
         whole = read_model(short(one.config, read_model(one.config).num_layers, one.beyond))
         if {layer_form(layer, LENGTHS[0]) for layer in whole.layer_kinds} - set(lists.layers):
             raise NotListedError(f"{one.layers} layers are not all kinds that it has")
-        if checked:
-            for config in (one.config, *one.others[: None if variant == PLAIN else 0]):
-                check(lists, run_of(short(config, one.layers, one.beyond), 0, variant))
+        plain = not options and not adapters
+        for config in (one.config, *one.others) if plain and not again else (one.config,):
+            if plain or not again:  # what is run again has the sizes of what was run
+                check(lists, run_of(short(config, count, one.beyond), 0, variant))
         return lists
     except (PlannerError, NotImplementedError) as error:
         raise NotListedError(f"it does not run: {error}") from error
@@ -118,7 +123,7 @@ def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
             twin = known.get((layers, variant))
             try:
                 if twin is None or not again:
-                    lists = captured(one, variant, table, twin is None)
+                    lists = captured(one, variant, table, twin)
                 else:
                     lists = replace(
                         twin, before=ends[options, adapters].before, behind=ends[options, adapters].behind

@@ -35,11 +35,13 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     )),
     "heads": ((3 * 2, 5 * 3), ("num_attention_heads", "n_head", "n_heads")),
     "kv_heads": ((3, 5), ("num_key_value_heads", "num_kv_heads")),
+    "global_kv_heads": ((2, 3), ("num_global_key_value_heads",)),
     HEAD_DIM: (WIDTHS[1], ("head_dim",)),
+    "global_head_dim": ((8 * 83, 8 * 97), ("global_head_dim",)),  # wider than what FlashAttention takes
     "vocab": ((8 * 39989, 8 * 40009), ("vocab_size",)),
     "expert_ffn": ((8 * 59, 8 * 61), ("moe_intermediate_size",)),
     "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts")),
-    "top_k": ((2, 7), ("num_experts_per_tok",)),
+    "top_k": ((2, 7), ("num_experts_per_tok", "top_k_experts")),
     "shared_ffn": ((8 * 41, 8 * 43), ("shared_expert_intermediate_size",)),
     "shared_experts": ((67, 79), ("n_shared_experts",)),
     "q_rank": ((8 * 29, 8 * 31), ("q_lora_rank",)),
@@ -50,6 +52,10 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
 PROJECTED: Final = "word_embed_proj_dim"
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")
 OF_EACH: Final = ("layer_types", "mlp_layer_types")
+EVERY: Final = (
+    "sliding_window_pattern",
+    "full_attention_interval",
+)  # one of so many layers is of another type
 FEWEST: Final = 3
 MOST: Final = 14
 
@@ -88,7 +94,8 @@ def width_class(model: ModelSpec) -> int:
 
 
 def short(config: Mapping[str, Any], layers: int, beyond: bool, way: int = 0) -> dict[str, Any]:
-    """A configuration with so many layers, its windows within the sequences of a run or `beyond` them."""
+    """A configuration with so many layers, whose types come by turns, its windows within the sequences of a run or
+    `beyond` them."""
     found = dict(config)
     for name in FIELDS[WINDOW][1]:
         if isinstance(found.get(name), int):
@@ -96,9 +103,13 @@ def short(config: Mapping[str, Any], layers: int, beyond: bool, way: int = 0) ->
     for name in LAYERS:
         if name in found:
             found[name] = layers
-    for name in OF_EACH:
-        if found.get(name):
-            found[name] = found[name][:layers]
+    for name in EVERY:
+        if isinstance(found.get(name), int) and found[name] > 1:
+            found[name] = 2
+    each = [name for name in OF_EACH if found.get(name)]
+    for name in each:
+        types = list(dict.fromkeys(found[name])) if len(each) == 1 else found[name]
+        found[name] = [types[i % len(types)] for i in range(layers)]
     return found
 
 
@@ -137,7 +148,7 @@ class Form:
     @property
     def layers(self) -> int:
         """As few of them as show all kinds."""
-        return enough_layers(read_model(self.config))
+        return enough_layers(read_model(short(self.config, MOST, self.beyond)))
 
 
 def forms_of(family: str) -> dict[str, Form]:

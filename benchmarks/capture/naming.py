@@ -22,6 +22,7 @@ from planner.cost.captured.operation import Phase, Shape
 from planner.dryrun.recording import Recording
 from planner.spec.layer import Layer
 from planner.spec.listed import (
+    DERIVED,
     Both,
     Change,
     Expression,
@@ -75,6 +76,9 @@ class Namer:
 
     def __init__(self, sizes: Sequence[Sizes]) -> None:
         symbols = [one for one in sizes[0] if all(of[one] for of in sizes) and sizes[0][one] != sizes[1][one]]
+        symbols.sort(
+            key=lambda one: one in DERIVED
+        )  # where both give a number, what does not follow from others does
         products = [
             found for count in range(MOST_SYMBOLS + 1) for found in combinations_with_replacement(symbols, count)
             if all(times <= 2 for times in Counter(found).values())

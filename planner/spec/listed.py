@@ -213,8 +213,8 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
     b: texts, s: tokens of one, x: and one more; h: width of the residual stream, o: of the embedding; v: vocabulary;
     n: rows of positions; a, k: heads, and those of keys; m: heads of a key; d, u: widths of queries and of values;
     i: of heads as kernels pad them; j: bytes of masked attention's sums (`kernel_space`); q, l, p: ranks of queries and
-    keys, and the width that is rotated; w: window; f: width of the MLP; e, t: experts, and those of a token; g, c:
-    width of an expert, and of the shared ones; r: rank of adapters.
+    keys, and the width that is rotated; y, z: d and k of the last attention whose d is another; w: window; f: width of
+    the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank of adapters.
     """
     own = [block for kind in (model.layer_kinds if layer is None else (layer,)) for block in kind.blocks]
     found: dict[str, float] = {
@@ -231,6 +231,8 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
                 ("j", masked_space(micro_batch, a.heads, seq_len, seq_len, (a.head_dim, a.v_head_dim), HALF)),
             ):  # fmt: skip
                 found.setdefault(name, value)
+            if a.head_dim != found["d"]:
+                found |= {"y": a.head_dim, "z": a.kv_heads}
         if block.mlp is not None:
             found.setdefault("f", block.mlp.ffn)
         if moe is not None:
