@@ -47,7 +47,7 @@ from planner.dryrun.transformers.model import config_of
 from planner.dryrun.transformers.recipe import Adapters, Checkpointing, Recipe, Weights
 from planner.dryrun.transformers.step import passes_of
 from planner.errors import PlannerError
-from planner.spec.listed import Lists, layer_form
+from planner.spec.listed import Lists, choices, layer_form
 from planner.spec.load_model import catalog_models, load_model
 
 STACK: Final = "transformers-2026"
@@ -108,6 +108,13 @@ def captured(one: Form, variant: Variant, table: Tables, twin: Lists | None = No
         raise NotListedError(f"it does not run: {error}") from error
 
 
+def choices_of(one: Form) -> dict[str, tuple[str | bool, str | bool]]:
+    """What a form was run with, and what its library does where a configuration does not say."""
+    ran = config_of(Recipe(one.config, "a form", 1, LENGTHS[0]))
+    unsaid = choices(type(ran)().to_dict())
+    return {name: (chosen, unsaid[name]) for name, chosen in choices(ran.to_dict()).items() if name in unsaid}
+
+
 def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
     """All forms of a family in all variants, as the shipped file has them; what cannot be listed is told."""
     forms, table = {}, Tables()
@@ -136,7 +143,9 @@ def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
             keys = {"options": list(options), "adapters": adapters, "recomputed": again}
             variants.append(keys | table.variant(lists))
         if variants:
-            forms[found] = {"model": one.name, **bounds_of(one), "variants": variants}
+            forms[found] = {
+                "model": one.name, **bounds_of(one), "choices": choices_of(one), "variants": variants,
+            }  # fmt: skip
         told(f"{one.name}: {len(variants)} variants")
     return {
         "software": software(),

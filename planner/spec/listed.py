@@ -7,6 +7,7 @@ cost (`cost/captured/`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -24,6 +25,9 @@ Sizes = Mapping[str, float]
 RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
 WIDTHS: Final = (64, 128, 10**9)  # of heads that memory-efficient attention tells apart
 HALF: Final = 2  # bytes of a number in 16 bits
+_CHOICE: Final = re.compile(
+    r"^(?!classifier|summary).*(act|activation|activation_function|drop\w*|router_logits)$"
+)
 DERIVED: Final = ("m", "i", "j")  # symbols of sizes that follow from others
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
@@ -191,6 +195,17 @@ def model_form(model: ModelSpec, seq_len: int) -> str:
     )  # fmt: skip
     kinds = sorted({layer_form(layer, seq_len) for layer in model.layer_kinds})
     return f"{model.family} {outside} " + "; ".join(kinds)
+
+
+def choices(config: Mapping[str, Any]) -> dict[str, str | bool]:
+    """What of a configuration's fields decides which kernels run, but no size and no layer: activations by name
+    (`gelu_new` is eight operations, `gelu_pytorch_tanh` one), whether there is dropout, and whether routers are trained
+    by a loss of their own."""
+    return {
+        name: one if isinstance(one, str) else one > 0
+        for name, one in config.items()
+        if _CHOICE.search(name) and isinstance(one, (str, int, float))
+    }
 
 
 def fixed_sizes(runs: Sequence[Sizes]) -> dict[str, float]:

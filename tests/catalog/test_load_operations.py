@@ -79,6 +79,25 @@ def test_sharded_weights_are_gathered_in_the_format_of_products() -> None:
     assert sharded == listed.pair(frozenset(), adapters=False, sharded=False)
 
 
+@pytest.mark.parametrize(
+    ("own", "listed"),
+    [({}, True), ({"resid_pdrop": 0.0}, False), ({"activation_function": "gelu_pytorch_tanh"}, False)],
+)
+def test_a_users_file_that_chooses_other_kernels_has_no_lists(own, listed, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Dropout and the unfused activation that GPT-2 was captured with are its library's defaults."""
+    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257} | own
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = operations_of(STACK, load_model(str(tmp_path)), 1024)
+    assert (found is not None) is listed
+
+
+def test_a_size_that_all_runs_of_a_form_had_bounds_its_lists() -> None:
+    """OPT-350m's embedding, 512 wide."""
+    model = load_model("opt-350m")
+    assert operations_of(STACK, model, 1024) is not None
+    assert operations_of(STACK, replace(model, embedding_width=640), 1024) is None
+
+
 def test_stacks_whose_software_was_not_run_have_none() -> None:
     assert not has_operations("megatron-2026")
     assert operations_of("megatron-2026", load_model("qwen3-0.6b"), 4096) is None
