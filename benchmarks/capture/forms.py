@@ -33,15 +33,16 @@ FIELDS: Final[Mapping[str, tuple[tuple[int, int], tuple[str, ...]]]] = {
     "ffn": ((8 * 211, 8 * 223), (
         "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size_mlp",
     )),
+    "adjusted_ffn": ((384 * 211, 384 * 223), ("block_ff_dim",)),  # two thirds in whole multiples of 256 (LFM2)
     "heads": ((3 * 2, 5 * 3), ("num_attention_heads", "n_head", "n_heads")),
-    "kv_heads": ((3, 5), ("num_key_value_heads", "num_kv_heads")),
+    "kv_heads": ((3, 5), ("num_key_value_heads", "num_kv_heads", "kv_n_heads")),
     "global_kv_heads": ((2, 3), ("num_global_key_value_heads",)),
     HEAD_DIM: (WIDTHS[1], ("head_dim",)),
     "global_head_dim": ((8 * 83, 8 * 97), ("global_head_dim",)),  # wider than what FlashAttention takes
     "vocab": ((8 * 39989, 8 * 40009), ("vocab_size",)),
     "expert_ffn": ((8 * 59, 8 * 61), ("moe_intermediate_size",)),
-    "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts")),
-    "top_k": ((2, 7), ("num_experts_per_tok", "top_k_experts")),
+    "experts": ((19, 23), ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")),
+    "top_k": ((2, 7), ("num_experts_per_tok", "top_k_experts", "moe_top_k")),
     "shared_ffn": ((8 * 41, 8 * 43), ("shared_expert_intermediate_size",)),
     "shared_experts": ((67, 79), ("n_shared_experts",)),
     "q_rank": ((8 * 29, 8 * 31), ("q_lora_rank",)),
@@ -62,12 +63,9 @@ MOST: Final = 14
 
 def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dict[str, Any]:
     """A configuration with the sizes of one of the two runs; `beyond`: its windows are as long as sequences."""
-    found = dict(config)
     own = dict(FIELDS) | {HEAD_DIM: (WIDTHS[width_class(read_model(config))], FIELDS[HEAD_DIM][1])}
-    for sizes, names in own.values():
-        for name in names:
-            if isinstance(found.get(name), int) and found[name] != 1:
-                found[name] = sizes[way]
+    size_of = {name: sizes[way] for sizes, names in own.values() for name in names}
+    found = _with_sizes(config, size_of)
     for name in FIELDS["experts"][1]:
         if found.get("n_group") and isinstance(found.get(name), int):
             found[name] *= found["n_group"]
@@ -85,6 +83,16 @@ def sized(config: Mapping[str, Any], way: int, layers: int, beyond: bool) -> dic
     ):  # no projection of the embedding
         found[PROJECTED] = found.get("hidden_size")
     return short(found, layers, beyond, way)
+
+
+def _with_sizes(config: Mapping[str, Any], size_of: Mapping[str, int]) -> dict[str, Any]:
+    """With other sizes, also in sections, but of what there is one of."""
+    return {
+        name: _with_sizes(one, size_of) if isinstance(one, dict)
+        else size_of[name] if name in size_of and isinstance(one, int) and one != 1
+        else one
+        for name, one in config.items()
+    }  # fmt: skip
 
 
 def width_class(model: ModelSpec) -> int:

@@ -229,7 +229,8 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
     n: rows of positions; a, k: heads, and those of keys; m: heads of a key; d, u: widths of queries and of values;
     i: of heads as kernels pad them; j: bytes of masked attention's sums (`kernel_space`); q, l, p: ranks of queries and
     keys, and the width that is rotated; y, z: d and k of the last attention whose d is another; w: window; f: width of
-    the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank of adapters.
+    the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank of adapters;
+    A, D: heads of state spaces and their width, N, G: width of a state and groups, T: taps, C: tokens of a chunk.
     """
     own = [block for kind in (model.layer_kinds if layer is None else (layer,)) for block in kind.blocks]
     found: dict[str, float] = {
@@ -248,6 +249,12 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
                 found.setdefault(name, value)
             if a.head_dim != found["d"]:
                 found |= {"y": a.head_dim, "z": a.kv_heads}
+        if (state := block.state_space) is not None:
+            for name, value in (
+                ("A", state.heads), ("D", state.head_dim), ("N", state.state), ("G", state.groups), ("T", state.conv),
+                ("C", state.chunk),
+            ):  # fmt: skip
+                found.setdefault(name, value)
         if block.mlp is not None:
             found.setdefault("f", block.mlp.ffn)
         if moe is not None:
