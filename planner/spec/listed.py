@@ -28,6 +28,8 @@ HALF: Final = 2  # bytes of a number in 16 bits
 _CHOICE: Final = re.compile(
     r"^(?!classifier|summary).*(act|activation|activation_function|drop\w*|router_logits)$"
 )
+RANK: Final = "r"  # symbols, of `sizes_of`
+EXPERT_WIDTH: Final = "g"
 DERIVED: Final = ("m", "i", "j")  # symbols of sizes that follow from others
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
@@ -140,6 +142,23 @@ class Listed:
     def releases(self) -> str:
         """The software that was run, in words."""
         return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY)
+
+    @property
+    def adapts_experts(self) -> bool:
+        """Are there adapters as wide as experts, whose weights planner does not count?"""
+        tables = next(iter(self.variants.values()))
+        wide = {
+            number
+            for number, terms in enumerate(tables.expressions)
+            if any(EXPERT_WIDTH in one.symbols for one in terms)
+        }
+        ranked = {
+            number
+            for number, terms in enumerate(tables.expressions)
+            if any(RANK in one.symbols for one in terms)
+        }
+        shapes = (shape for one in tables.operations for shape in (*one.taken, *one.given))
+        return any(wide.intersection(dims) and ranked.intersection(dims) for dims, _ in shapes)
 
     def casts(self, options: frozenset[str]) -> bool:
         """Are weights copied in the format of products where they are not sharded?"""
