@@ -26,6 +26,7 @@ from planner.spec.listed import (
     ListedShape,
     Lists,
     Product,
+    choices,
     model_form,
     sizes_of,
 )
@@ -35,31 +36,50 @@ FOLDER: Final = Path(__file__).with_name("operations")
 SUM: Final = " + "
 TIMES: Final = "*"
 Plain = dict[str, Any]
+Choices = tuple[tuple[str, str | bool], ...]
+
+
+def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
+    """Lists of what a stack runs of a model at a length of sequences [tokens]; None where none of its form were
+    captured, or none with what its own file chooses."""
+    own = model.described
+    chosen = choices({**own, **own.get("text_config", {})}) if own else None
+    return _operations_of(stack, model, seq_len, None if chosen is None else tuple(chosen.items()))
 
 
 @lru_cache(maxsize=8)
-def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
-    """Lists of what a stack runs of a model at a length of sequences [tokens]; None where none of its form were
-    captured."""
+def _operations_of(stack: str, model: ModelSpec, seq_len: int, chosen: Choices | None) -> Listed | None:
+    """`chosen`: what a user's own file says of kernels; None of a model of the catalog."""
     file = FOLDER / stack / f"{model.family}.json"
     if not file.exists():
         return None
     try:
-        return _listed(json.loads(file.read_text(encoding="utf-8")), model, seq_len)
+        document = json.loads(file.read_text(encoding="utf-8"))
+        found = document["forms"].get(model_form(model, seq_len))
+        return (
+            None if found is None or not _holds(found, model, seq_len, chosen) else _listed(document, found)
+        )
     except (ValueError, KeyError, IndexError, TypeError) as error:
         must = f"{file.name} of {stack} must hold what was captured"
         raise InputError(must, f"{type(error).__name__}: {error}", "install planner again") from error
 
 
-def _listed(document: Plain, model: ModelSpec, seq_len: int) -> Listed | None:
-    found = document["forms"].get(model_form(model, seq_len))
+def _holds(form: Plain, model: ModelSpec, seq_len: int, chosen: Choices | None) -> bool:
+    """Are lists of a form those of a model of it?"""
     sizes = sizes_of(model, None, 1, seq_len)
-    if found is None or not all(RELATIONS[name](sizes) for name in found["holds"]):
-        return None
+    alike = all(RELATIONS[name](sizes) for name in form["holds"])
+    alike &= all(sizes.get(one) == size for one, size in form["fixed"].items())
+    if chosen is None:
+        return alike
+    stated = dict(chosen)
+    return alike and all(stated.get(name, default) == ran for name, (ran, default) in form["choices"].items())
+
+
+def _listed(document: Plain, form: Plain) -> Listed:
     tables = Tables.read(document)
     variants = {
         (frozenset(one["options"]), one["adapters"], one["recomputed"]): tables.lists(one)
-        for one in found["variants"]
+        for one in form["variants"]
     }
     idle, unsharded = (frozenset(document[name]) for name in ("idle", "unsharded"))
     return Listed(variants, idle, unsharded, load_host_rates(), document["software"])

@@ -7,7 +7,8 @@ cost (`cost/captured/`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from math import prod
@@ -24,6 +25,12 @@ Sizes = Mapping[str, float]
 RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
 WIDTHS: Final = (64, 128, 10**9)  # of heads that memory-efficient attention tells apart
 HALF: Final = 2  # bytes of a number in 16 bits
+_CHOICE: Final = re.compile(
+    r"^(?!classifier|summary).*(act|activation|activation_function|drop\w*|router_logits)$"
+)
+RANK: Final = "r"  # symbols, of `sizes_of`
+EXPERT_WIDTH: Final = "g"
+DERIVED: Final = ("m", "i", "j")  # symbols of sizes that follow from others
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
 
@@ -40,6 +47,18 @@ class Product(NamedTuple):
 
 Expression = tuple[Product, ...]
 """A sum."""
+
+
+class Values(dict[int, float]):
+    """What expressions come to for some sizes, by number, each worked out when it is asked for."""
+
+    def __init__(self, expressions: Sequence[Expression], sizes: Sizes) -> None:
+        super().__init__()
+        self.expressions, self.sizes = expressions, sizes
+
+    def __missing__(self, number: int) -> float:
+        found = self[number] = sum(term.of(self.sizes) for term in self.expressions[number])
+        return found
 
 
 class ListedShape(NamedTuple):
@@ -124,6 +143,23 @@ class Listed:
         """The software that was run, in words."""
         return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY)
 
+    @property
+    def adapts_experts(self) -> bool:
+        """Are there adapters as wide as experts, whose weights planner does not count?"""
+        tables = next(iter(self.variants.values()))
+        wide = {
+            number
+            for number, terms in enumerate(tables.expressions)
+            if any(EXPERT_WIDTH in one.symbols for one in terms)
+        }
+        ranked = {
+            number
+            for number, terms in enumerate(tables.expressions)
+            if any(RANK in one.symbols for one in terms)
+        }
+        shapes = (shape for one in tables.operations for shape in (*one.taken, *one.given))
+        return any(wide.intersection(dims) and ranked.intersection(dims) for dims, _ in shapes)
+
     def casts(self, options: frozenset[str]) -> bool:
         """Are weights copied in the format of products where they are not sharded?"""
         return bool(options & self.unsharded)
@@ -180,6 +216,24 @@ def model_form(model: ModelSpec, seq_len: int) -> str:
     return f"{model.family} {outside} " + "; ".join(kinds)
 
 
+def choices(config: Mapping[str, Any]) -> dict[str, str | bool]:
+    """What of a configuration's fields decides which kernels run, but no size and no layer: activations by name
+    (`gelu_new` is eight operations, `gelu_pytorch_tanh` one), whether there is dropout, and whether routers are trained
+    by a loss of their own."""
+    return {
+        name: one if isinstance(one, str) else one > 0
+        for name, one in config.items()
+        if _CHOICE.search(name) and isinstance(one, (str, int, float))
+    }
+
+
+def fixed_sizes(runs: Sequence[Sizes]) -> dict[str, float]:
+    """Sizes that are the same in all runs of a form: its lists hold for no others. Left out: 1, which a form tells, and
+    what follows from others."""
+    alike = {one: size for one, size in runs[0].items() if all(of[one] == size for of in runs)}
+    return {one: size for one, size in alike.items() if size > 1 and one not in DERIVED}
+
+
 # What may hold of sizes by the way in which a configuration gives them; lists captured where it did hold nowhere else.
 RELATIONS: Final[Mapping[str, Callable[[Sizes], bool]]] = {
     "h = a*d": lambda sizes: sizes["h"] == sizes.get("a", 0) * sizes.get("d", 0),
@@ -193,8 +247,9 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
     b: texts, s: tokens of one, x: and one more; h: width of the residual stream, o: of the embedding; v: vocabulary;
     n: rows of positions; a, k: heads, and those of keys; m: heads of a key; d, u: widths of queries and of values;
     i: of heads as kernels pad them; j: bytes of masked attention's sums (`kernel_space`); q, l, p: ranks of queries and
-    keys, and the width that is rotated; w: window; f: width of the MLP; e, t: experts, and those of a token; g, c:
-    width of an expert, and of the shared ones; r: rank of adapters.
+    keys, and the width that is rotated; y, z: d and k of the last attention whose d is another; w: window; f: width of
+    the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank of adapters;
+    A, D: heads of state spaces and their width, N, G: width of a state and groups, T: taps, C: tokens of a chunk.
     """
     own = [block for kind in (model.layer_kinds if layer is None else (layer,)) for block in kind.blocks]
     found: dict[str, float] = {
@@ -209,6 +264,14 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
                 ("l", a.kv_lora_rank), ("p", a.qk_rope_dim), ("w", a.window or 0), ("m", a.heads / a.kv_heads),
                 ("i", padded_width(a.head_dim)),
                 ("j", masked_space(micro_batch, a.heads, seq_len, seq_len, (a.head_dim, a.v_head_dim), HALF)),
+            ):  # fmt: skip
+                found.setdefault(name, value)
+            if a.head_dim != found["d"]:
+                found |= {"y": a.head_dim, "z": a.kv_heads}
+        if (state := block.state_space) is not None:
+            for name, value in (
+                ("A", state.heads), ("D", state.head_dim), ("N", state.state), ("G", state.groups), ("T", state.conv),
+                ("C", state.chunk),
             ):  # fmt: skip
                 found.setdefault(name, value)
         if block.mlp is not None:

@@ -64,7 +64,8 @@ class Problem:
             a.head_dim % FLASH_STEP == 0 and a.head_dim <= FLASH_WIDTH for a in self.model.attentions
         )
         if job.lora_rank is not None:
-            usual &= job.lora_targets is AdapterTargets.ALL_LINEAR and not self.model.is_moe
+            usual &= job.lora_targets is AdapterTargets.ALL_LINEAR
+            usual &= self.listed is None or not (self.model.is_moe and self.listed.adapts_experts)
         half = job.precision in (Precision.BF16, Precision.FP16)
         if self.listed is None or not (alike and usual and half):
             return None

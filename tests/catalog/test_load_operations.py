@@ -9,7 +9,7 @@ import pytest
 
 from planner.ask.request import Request, resolve
 from planner.catalog.load_operations import FOLDER, Tables, has_operations, operations_of
-from planner.spec.listed import Lists, layer_form, sizes_of
+from planner.spec.listed import Lists, Values, layer_form, sizes_of
 from planner.spec.load_model import load_model
 
 STACK = "transformers-2026"
@@ -53,7 +53,7 @@ def test_lists_of_a_model_have_every_kind_of_its_layers(name: str) -> None:
 
 def kept(lists: Lists, layer: str, sizes) -> float:  # type: ignore[no-untyped-def]
     """Bytes that a layer's forward pass leaves behind."""
-    values = [sum(term.of(sizes) for term in terms) for terms in lists.expressions]
+    values = Values(lists.expressions, sizes)
     return sum(values[one.size] * one.sign for one in lists.layers[layer].forward.changes)
 
 
@@ -77,6 +77,34 @@ def test_sharded_weights_are_gathered_in_the_format_of_products() -> None:
     assert listed.casts(amp)
     assert not listed.casts(frozenset())
     assert sharded == listed.pair(frozenset(), adapters=False, sharded=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "listed"),
+    [({}, True), ({"resid_pdrop": 0.0}, False), ({"activation_function": "gelu_pytorch_tanh"}, False)],
+)
+def test_a_users_file_that_chooses_other_kernels_has_no_lists(own, listed, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Dropout and the unfused activation that GPT-2 was captured with are its library's defaults."""
+    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257} | own
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = operations_of(STACK, load_model(str(tmp_path)), 1024)
+    assert (found is not None) is listed
+
+
+@pytest.mark.parametrize(("model", "listed"), [("gpt-oss-20b", True), ("qwen3-30b-a3b", False)])
+def test_lists_hold_for_adapters_of_mixtures_that_have_none_on_experts(model: str, listed: bool) -> None:
+    """PEFT puts them on experts of Qwen3, whose weights planner does not count, and leaves those of gpt-oss alone."""
+    request = Request(model, "1x1 h200", 1, seq_len=4096, global_batch="1", stack=STACK)
+    assert resolve(request)[0].lists() is not None
+    adapted = resolve(replace(request, lora_rank=16))[0]
+    assert (adapted.lists() is not None) is listed
+
+
+def test_a_size_that_all_runs_of_a_form_had_bounds_its_lists() -> None:
+    """OPT-350m's embedding, 512 wide."""
+    model = load_model("opt-350m")
+    assert operations_of(STACK, model, 1024) is not None
+    assert operations_of(STACK, replace(model, embedding_width=640), 1024) is None
 
 
 def test_stacks_whose_software_was_not_run_have_none() -> None:

@@ -13,10 +13,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("adapters", "again"), [(False, False), (False, True), (True, False)])
 def test_a_third_run_finds_every_shape_and_byte(adapters: bool, again: bool) -> None:
-    from benchmarks.capture_operations import LENGTHS, captured, forms_of, read_model
+    from benchmarks.capture.forms import LENGTHS, forms_of, read_model
+    from benchmarks.capture_operations import captured
 
     one = next(iter(forms_of("qwen3").values()))
-    lists = captured(one, ((), adapters, again), Tables(), checked=True)
+    lists = captured(one, ((), adapters, again), Tables())
     layer = read_model(one.config).layers[0]
     both = lists.layers[layer_form(layer, LENGTHS[0])]
     left = [sum(change.sign for change in each.changes) for each in (both.forward, both.backward)]
@@ -24,9 +25,12 @@ def test_a_third_run_finds_every_shape_and_byte(adapters: bool, again: bool) -> 
 
 
 def test_a_list_of_other_software_is_found_out() -> None:
-    from benchmarks.capture_operations import NotListedError, captured, check, forms_of, run_of, short
+    from benchmarks.capture.checking import check
+    from benchmarks.capture.forms import forms_of, short
+    from benchmarks.capture.naming import NotListedError
+    from benchmarks.capture_operations import captured, run_of
 
     qwen, other = (next(iter(forms_of(family).values())) for family in ("qwen3", "qwen2"))
-    lists = captured(qwen, ((), False, False), Tables(), checked=False)
+    lists = captured(qwen, ((), False, False), Tables())
     with pytest.raises((NotListedError, KeyError)):
         check(lists, run_of(short(other.config, other.layers, other.beyond), 0, ((), False, False)))

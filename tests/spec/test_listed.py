@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.layer import Activation, Layer, Mlp
-from planner.spec.listed import Product, form, layer_form, model_form, sizes_of
+from planner.spec.listed import Product, Values, choices, fixed_sizes, form, layer_form, model_form, sizes_of
 from tests.problems import attention, dense_model, moe_model
 
 
@@ -32,6 +32,39 @@ def test_kinds_of_layers_that_differ_have_different_forms() -> None:
     ):
         assert form(other) != form(plain)
     assert form(plain) == form(replace(plain, mlp=Mlp(9216, True, False, Activation.SILU)))
+
+
+def test_what_of_a_configuration_chooses_kernels() -> None:
+    config = {
+        "hidden_act": "gelu_new",
+        "attn_pdrop": 0.1,
+        "attention_dropout": 0.0,
+        "output_router_logits": True,
+    }
+    chosen = {
+        "hidden_act": "gelu_new",
+        "attn_pdrop": True,
+        "attention_dropout": False,
+        "output_router_logits": True,
+    }
+    idle = {
+        "classifier_dropout": 0.1,
+        "summary_first_dropout": 0.1,
+        "partial_rotary_factor": 0.5,
+        "hidden_size": 8,
+    }
+    assert choices(config | idle) == chosen
+
+
+def test_sizes_that_are_the_same_in_all_runs_are_fixed() -> None:
+    assert fixed_sizes([{"b": 7, "d": 192, "i": 64, "k": 1}, {"b": 11, "d": 192, "i": 64, "k": 1}]) == {
+        "d": 192
+    }
+
+
+def test_expressions_that_nobody_asks_for_need_no_symbols() -> None:
+    values = Values([(Product(2.0, ("b",)), Product(1.0, ())), (Product(1.0, ("e",)),)], {"b": 3})
+    assert values[0] == 7.0
 
 
 def test_a_window_longer_than_sequences_is_none() -> None:

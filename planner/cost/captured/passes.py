@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from planner.cost.captured.kernels import Device, kind_of
 from planner.cost.captured.operation import HostWork, Operation, Phase
 from planner.cost.captured.seconds import device_seconds, issue_seconds
-from planner.spec.listed import Both, ListedPass, ListedShape, Lists, Sizes
+from planner.spec.listed import Both, ListedPass, ListedShape, Lists, Sizes, Values
 from planner.spec.machine.host import HostRates
 
 Array = NDArray[np.float64]
@@ -75,7 +75,7 @@ class ListedCosts:
 
     def __init__(self, lists: Lists, sizes: Sizes, device: Device, host: HostRates) -> None:
         self.lists, self.device, self.host = lists, device, host
-        self.values = [sum(term.of(sizes) for term in one) for one in lists.expressions]
+        self.values = Values(lists.expressions, sizes)
 
     def copies(self, part: Both) -> float:
         """Bytes of weights in another format that a part's forward pass leaves."""
