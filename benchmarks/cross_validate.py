@@ -518,8 +518,8 @@ def main() -> None:
             for name, m in models.items()
             for s, u, b in zip(m.samples, unseen[name], m.shipped, strict=True)
         ]
-        every = [error for part in errors.values() for error in part]
-        document = {"rows": table, "groups": told_by_source(every), "publishers": told_by_source(hidden)}
+        of_groups = [error for part in errors.values() for error in part]
+        document = {"rows": table, "groups": told_by_source(of_groups), "publishers": told_by_source(hidden)}
         given.json.write_text(json.dumps(document))
 
 

@@ -45,8 +45,8 @@ class Answer:
     moe: bool = False  # of a mixture of experts
     hybrid: bool = False  # of a model with state spaces, which may be a mixture too
     judged: bool = True  # whether headlines count it
-    time: Mapping[str, float] = field(default_factory=dict)  # predicted, term -> seconds
     unread_flops: str = ""  # why the TFLOP/s of a row that states them alone give no step time
+    time: Mapping[str, float] = field(default_factory=dict)  # predicted, term -> seconds
 
     @property
     def time_ratio(self) -> float | None:
