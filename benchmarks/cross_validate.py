@@ -16,8 +16,9 @@ import datetime
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,8 @@ from planner.spec.precision import Dtype
 from planner.spec.stack import BAND_DEVICES, PUBLISHER_BAND, Stack, elsewhere
 
 Array = NDArray[np.float64]
+Hidden = Callable[[Sample], bool]
+"""Which rows are left out together."""
 COVERED: Final = 0.8
 NARROWEST: Final = 0.05
 FEWEST_WIDENED: Final = 50  # rows that can show how a band grows with the number of devices
@@ -104,27 +107,27 @@ class StackErrors:
                 result[out] = self.objective.residuals(self.without(out), out)[out]
         return result
 
-    def hiding(self, publisher: str, others: dict[str, StackErrors], seen: tuple[str, ...] = ()) -> Stack:
-        """The stack as it would be had `publisher` published nothing: fitted on the rest, else like its nearest kin."""
-        out = np.array([sample.publisher == publisher for sample in self.samples], dtype=np.bool_)
+    def hiding(self, out: Hidden, others: dict[str, StackErrors], seen: tuple[str, ...] = ()) -> Stack:
+        """The stack as it would be without the rows that `out` names: fitted on the rest, else like its nearest kin."""
+        hidden = np.array([out(sample) for sample in self.samples], dtype=np.bool_)
         fits = self.objective.fits
-        if not (out & fits).any():
+        if not (hidden & fits).any():
             return self.stack
-        left = int((fits & ~out).sum())
+        left = int((fits & ~hidden).sum())
         if left > fits.sum() / 2:
-            return self.objective.stack_at(self.without(out))
+            return self.objective.stack_at(self.without(hidden))
         if left >= FEWEST_ROWS:
-            return self.objective.stack_at(self.objective.minimise(~out)[0])
+            return self.objective.stack_at(self.objective.minimise(~hidden)[0])
         kin = others.get(self.stack.kin)
         if kin is None or kin.name in seen:
             return self.objective.stack_at(self.objective.start)
-        return like(self.stack, kin.hiding(publisher, others, (*seen, self.name)), self.parameters)
+        return like(self.stack, kin.hiding(out, others, (*seen, self.name)), self.parameters)
 
-    def hidden(self, publisher: str, others: dict[str, StackErrors]) -> Array:
-        """log(predicted / measured) of a publisher's rows by numbers that have seen none of them; NaN elsewhere."""
-        out = np.array([sample.publisher == publisher for sample in self.samples])
-        numbers = self.hiding(publisher, others)
-        return Objective(numbers, (), self.samples).residuals(np.zeros(0), out)
+    def hidden(self, out: Hidden, others: dict[str, StackErrors]) -> Array:
+        """log(predicted / measured) of the rows that `out` names by numbers that saw none of them; NaN elsewhere."""
+        mask = np.array([out(sample) for sample in self.samples], dtype=np.bool_)
+        numbers = self.hiding(out, others)
+        return Objective(numbers, (), self.samples).residuals(np.zeros(0), mask)
 
 
 def like(stack: Stack, kin: Stack, parameters: Sequence[Parameter]) -> Stack:
@@ -238,7 +241,7 @@ def widening_of(errors: Sequence[Error]) -> float:
 
 
 def bands_of(model: StackErrors, errors: Sequence[Error]) -> Bands:
-    """Bands that hold 80 % of the judged errors of one stack.
+    """Bands that hold 80 % of the judged errors of one stack, families of models left out.
 
     Of n errors the ceil(0.8 (n + 1))-th, at least `NARROWEST`: a few rows of one model prove no narrower one.
     """
@@ -275,13 +278,46 @@ def write_bands(name: str, bands: Bands) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def hidden_errors(models: dict[str, StackErrors], rows: Sequence[dict[str, str]]) -> list[Error]:
-    """Errors on every publisher's rows by numbers that have seen none of them."""
+def publishers(samples: Iterable[Sample]) -> list[Hidden]:
+    """Each publisher's rows."""
+    return [partial(_of_publisher, name) for name in sorted({sample.publisher for sample in samples})]
+
+
+def families(samples: Iterable[Sample]) -> list[Hidden]:
+    """The rows of each family of models, of all its sizes, publishers, devices and releases."""
+    return [partial(_of_family, name) for name in sorted({sample.family for sample in samples})]
+
+
+def scales(samples: Iterable[Sample]) -> list[Hidden]:
+    """Each publisher's rows on its largest number of devices, where it used several."""
+    used = defaultdict[str, set[int]](set)
+    for sample in samples:
+        used[sample.publisher].add(sample.devices)
+    return [partial(_at_scale, name, max(sizes)) for name, sizes in sorted(used.items()) if len(sizes) > 1]
+
+
+def _of_publisher(name: str, sample: Sample) -> bool:
+    return sample.publisher == name
+
+
+def _of_family(name: str, sample: Sample) -> bool:
+    return sample.family == name
+
+
+def _at_scale(name: str, devices: int, sample: Sample) -> bool:
+    return sample.publisher == name and sample.devices == devices
+
+
+def hidden_errors(
+    models: dict[str, StackErrors], rows: Sequence[dict[str, str]], parts: Iterable[Hidden]
+) -> list[Error]:
+    """Errors on the rows of each part, a fold, by numbers that have seen none of them."""
     found = []
-    for publisher in sorted({publisher_of(row["source"]) for row in rows}):
+    for place, out in enumerate(parts):
         for model in models.values():
-            if any(sample.publisher == publisher for sample in model.samples):
-                found += errors_of(model, model.hidden(publisher, models), rows)
+            if any(out(sample) for sample in model.samples):
+                errors = errors_of(model, model.hidden(out, models), rows)
+                found += [replace(error, fold=(str(place),)) for error in errors]
     return found
 
 
@@ -320,6 +356,20 @@ def hidden_lines(errors: Sequence[Error]) -> list[str]:
     kept = [e for e in errors if e.source != NANOTRON_SOURCE]  # it has no kin
     dense, moe = (100 * mean_of_medians(kept, kind) for kind in (False, True))
     return [*lines, f"mean over sources of the median, nanotron apart: dense {dense:.1f} %, MoE {moe:.1f} %"]
+
+
+def apart_lines(what: str, errors: Sequence[Error]) -> list[str]:
+    """Error of every kind of model, mean over sources of five rows or more of their median and 90th percentile."""
+    said = []
+    for moe, kind in ((False, "dense"), (True, "mixtures of experts")):
+        kept = [e for e in errors if e.source != NANOTRON_SOURCE]
+        sizes = [s for (_, of), s in by_source(kept).items() if of is moe and len(s) >= FEWEST_ROWS]
+        if sizes:
+            median, p90 = (
+                100 * float(np.mean([percentile(s, share) for s in sizes])) for share in (0.5, 0.9)
+            )
+            said.append(f"{kind} {median:.1f} %, p90 {p90:.1f} % ({len(sizes)} sources)")
+    return [f"- {what}, nanotron apart: " + "; ".join(said)] if said else []
 
 
 def by_publisher(errors: Sequence[Error]) -> dict[str, dict[tuple[str, bool], list[Error]]]:
@@ -406,7 +456,7 @@ def report(
             for what, part in (("dense", dense), ("mixture of experts", moe))
         ),
         *sweep_lines(summary["sweep_means"]),
-        f"- 80 % bands from the other groups' errors hold {inside:.1%} of the judged rows",
+        f"- 80 % bands from the other families' errors hold {inside:.1%} of the judged rows of stacks that ran several",
         profile_line(summary["sweeps"]),
         "",
         *stack_table(stacks),
@@ -442,28 +492,34 @@ def main() -> None:
     errors = {name: errors_of(model, unseen[name], rows) for name, model in models.items()}
     stacks = by_stack(models, errors, rows)
     print("\n".join(stack_table(stacks)), flush=True)
-    judged = {name: sum(e.judged for e in part) for name, part in errors.items()}
-    inside = sum(covered(errors[n], models[n]) * k for n, k in judged.items() if k) / sum(judged.values())
-    hidden = hidden_errors(models, rows) if given.hide else []
+    every = [sample for model in models.values() for sample in model.samples]
+    hidden = hidden_errors(models, rows, publishers(every)) if given.hide else []
+    apart = hidden_errors(models, rows, families(every))
+    of_family = {name: [error for error in apart if error.stack == name] for name in models}
+    bands = {name: bands_of(m, of_family[name]) for name, m in models.items() if m.fitted}
+    several = {name: part for name, part in of_family.items() if len({e.fold for e in part if e.judged}) > 1}
+    judged = {name: sum(e.judged for e in part) for name, part in several.items()}
+    inside = sum(covered(several[n], models[n]) * k for n, k in judged.items()) / max(sum(judged.values()), 1)
     if not given.stack:
         answers = replaced(validation_answers(rows, described), list(models.values()), unseen)
-        bands = {name: bands_of(m, errors[name]) for name, m in models.items() if m.fitted}
+        largest = hidden_errors(models, rows, scales(every))
         lines = report(stacks, summarise_published(answers), inside, hidden, bands)
+        lines += ["", *apart_lines("Families of models left out, of all publishers and releases", apart)]
+        lines += apart_lines("Each publisher's largest number of devices left out", largest)
         print("\n".join(lines))
         if given.results:
             write_section("cross-validation", "\n".join(lines))
     if given.write:
-        for name, model in models.items():
-            if model.fitted:
-                write_bands(name, bands_of(model, errors[name]))
+        for name, band in bands.items():
+            write_bands(name, band)
     if given.json:
         table = [
             {"row": s.row, "unseen": float(u), "shipped": float(b)}
             for name, m in models.items()
             for s, u, b in zip(m.samples, unseen[name], m.shipped, strict=True)
         ]
-        every = [error for part in errors.values() for error in part]
-        document = {"rows": table, "groups": told_by_source(every), "publishers": told_by_source(hidden)}
+        of_groups = [error for part in errors.values() for error in part]
+        document = {"rows": table, "groups": told_by_source(of_groups), "publishers": told_by_source(hidden)}
         given.json.write_text(json.dumps(document))
 
 

@@ -94,6 +94,15 @@ class Sample:
     def publisher(self) -> str:
         return publisher_of(self.source)
 
+    @property
+    def devices(self) -> int:
+        return self.run.problem.cluster.num_devices
+
+    @property
+    def family(self) -> str:
+        """The name of its model without version and size: llama3 of llama3.1_405b."""
+        return re.split(r"[._][hl]?\d", self.group[0])[0]
+
 
 def publisher_of(source: str) -> str:
     """Who measured the rows of a source."""

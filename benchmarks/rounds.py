@@ -12,7 +12,7 @@ import datetime
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from benchmarks.results_file import with_section, write_section
 from planner.calibrate.statistics import Answer
 from planner.calibrate.validate import table_answers
 
+COMMUNICATION: Final = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 TABLES: Final = Path(__file__).with_name("rounds")
 README: Final = Path(__file__).parents[1] / "README.md"
 TITLES: Final = {
@@ -110,6 +111,48 @@ def each_the_same(answers: Sequence[Answer]) -> dict[str, float | None]:
     return {"error": statistics.fmean(errors), "within": statistics.fmean(within)}
 
 
+def share_of(answer: Answer, *terms: str) -> float:
+    """The share of a predicted step that some terms take [1]."""
+    whole = sum(answer.time.values())
+    return sum(answer.time.get(name, 0.0) for name in terms) / whole if whole else 0.0
+
+
+KINDS: Final[Mapping[str, Callable[[Answer], bool]]] = {
+    "dense": lambda answer: not answer.moe,
+    "mixtures of experts": lambda answer: answer.moe,
+    "the host decides 30 % of the step or more": lambda answer: share_of(answer, "host_bound") >= 0.3,
+    "10 to 30 %": lambda answer: 0.1 <= share_of(answer, "host_bound") < 0.3,
+    "exposed communication 20 % or more": lambda answer: share_of(answer, *COMMUNICATION) >= 0.2,
+    "below 5 %": lambda answer: share_of(answer, *COMMUNICATION) < 0.05,
+    "copies to the host 5 % or more": lambda answer: share_of(answer, "host_transfer") >= 0.05,
+    "stacks that were fitted": lambda answer: answer.output["calibration_level"] != "L0",
+    "stacks that were not": lambda answer: answer.output["calibration_level"] == "L0",
+    "adapters": lambda answer: bool(answer.row.get("lora_rank")),
+    "8 devices or fewer": lambda answer: answer.devices <= 8,
+    "9 to 64": lambda answer: 8 < answer.devices <= 64,
+    "more than 512": lambda answer: answer.devices > 512,
+}
+
+
+def kinds_table(answers: Sequence[Answer]) -> list[str]:
+    """By kind of step: step times, publishers, and ratio, error and share in band, publishers weighing the same."""
+    lines = [
+        "| kind | step times | publishers | ratio | error | in band |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    timed = [answer for answer in answers if answer.time_ratio is not None]
+    for kind, holds in {"all": lambda _: True, **KINDS}.items():
+        rows = [answer for answer in timed if holds(answer)]
+        if not rows:
+            continue
+        parts = [figures(part) for part in by_publisher(rows).values()]
+        ratio = statistics.median(part["times"]["ratio"] for part in parts)
+        same = each_the_same(rows)
+        error, within = same["error"] or 0.0, _percent(same["within"])
+        lines.append(f"| {kind} | {len(rows)} | {len(parts)} | {ratio:.2f} | {100 * error:.0f} | {within} |")
+    return lines
+
+
 def table(rounds: Mapping[str, Sequence[Answer]]) -> list[str]:
     """The figures as a table in Markdown, all rounds together first."""
     everything = [answer for answers in rounds.values() for answer in answers]
@@ -196,7 +239,8 @@ def report(rounds: Mapping[str, Sequence[Answer]]) -> list[str]:
     return [
         *table(rounds), "",
         f"Each publisher weighing the same, the error is {_percent(same['error'])} and {_percent(same['within'])} lie "
-        "in band.",
+        "in band. By kind of step, alike:",
+        "", *kinds_table(everything),
         "", "Furthest off: " + "; ".join(worst_publishers(everything)) + ".",
         "", "Without a figure: " + ("; ".join(without_figure(everything)) or "none") + ".",
     ]  # fmt: skip

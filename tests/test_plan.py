@@ -14,6 +14,7 @@ from planner.answer.estimate import make_estimate, named_config
 from planner.answer.objective import plan_with_size
 from planner.answer.outcome import hold_batch
 from planner.answer.plan import make_plan
+from planner.answer.reasons import UNMEASURED_BAND
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
@@ -756,7 +757,7 @@ def test_contradictory_recomputation_is_refused() -> None:
 def test_bands_are_wide_where_nothing_was_measured() -> None:
     known, unknown = make_plan(SMALL), make_plan(Request("gpt2", "8 mi300x"))
     assert unknown.confidence.level == "L0"
-    assert unknown.confidence.band >= 0.5 > known.confidence.band
+    assert unknown.confidence.band >= UNMEASURED_BAND > known.confidence.band
     assert "as NCCL does" not in " ".join(texts(unknown.confidence.explanation))  # on one node
 
 
@@ -773,7 +774,7 @@ def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fit
     stack = load_stack("megatron-2026")
     told = make_plan(SMALL).confidence
     assert stack.fitted
-    assert told.band == pytest.approx(elsewhere(stack.band_at(16, moe=False)))
+    assert told.band >= elsewhere(stack.band_at(16, moe=False))
     assert "planner calibrate narrows it" in " ".join(texts(told.explanation))
 
 

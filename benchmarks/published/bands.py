@@ -6,6 +6,7 @@ Left out: every other row, whose band is the one that `planner estimate` shows.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from planner.calibrate.coverage import band_of, band_shown
@@ -18,6 +19,6 @@ _FITTED_ON: Final = re.compile(
 )
 
 
-def band_of_row(problem: Problem, source: str) -> float:
+def band_of_row(problem: Problem, time: Mapping[str, float], source: str) -> float:
     """The band of a row of a file; as wide as `planner estimate` shows it, if the stack saw no run of its source."""
-    return band_of(problem) if _FITTED_ON.match(source) else band_shown(problem)
+    return band_of(problem) if _FITTED_ON.match(source) else band_shown(problem, time)

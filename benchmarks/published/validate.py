@@ -104,6 +104,6 @@ def _predict(
             outputs.append(with_interval(output_of(index, *one), None))
             continue
         of_source = partial(band_of_row, source=rows[index].get("source") or "")
-        band = band_or_none(one.problem, of_source)
+        band = band_or_none(one.problem, prediction.time, of_source)
         outputs.append(with_interval(answered(index, one, prediction), None if prediction.failed else band))
     return runs, outputs

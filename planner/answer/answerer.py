@@ -303,7 +303,7 @@ class Answerer:
                 *(self._run_assumptions() if choices or nearest else ()),
             ),
             not_modelled=not_modelled(self.problem),
-            confidence=confidence_of(self.problem, self.model),
+            confidence=confidence_of(self.problem, self.model, choices[0].time if choices else None),
             headroom=self.headroom,
         )
 

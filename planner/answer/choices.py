@@ -16,7 +16,6 @@ from planner.cost.host_memory import host_need, on_host
 from planner.cost.memory.moments import PHASES
 from planner.cost.mfu import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.model import CostModel
-from planner.cost.offload import host_range
 from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
 from planner.frameworks import explicit_splits
@@ -134,17 +133,16 @@ class Chooser:
             counted -= weight_gradient_flops_per_token(self.problem.model)
         flops = rate * counted
         peak = self.model.layers.gemm_peak
-        band = confidence_of(self.problem, self.model).band
         memory, layers = self._memory(config, cost, row, dealt or self.model)
         assert cost.detail is not None, "costed with keep_terms"
         time = {name: float(value[row]) for name, value in cost.detail.time.items()}
-        least, most = host_range(config.offload, time["host_transfer"])
+        band = confidence_of(self.problem, self.model, time).band
         return Choice(
             config=PlannedConfig.of(config, self.problem.context_kinds[0]),
             stack=self.problem.stack.name,
             step_time=step,
-            step_time_low=(step - time["host_transfer"] + least) / (1 + band),
-            step_time_high=(step - time["host_transfer"] + most) * (1 + band),
+            step_time_low=step / (1 + band),
+            step_time_high=step * (1 + band),
             tokens_per_second_per_device=rate,
             flops_per_device=flops,
             mfu=flops / peak,

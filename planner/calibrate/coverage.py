@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from planner.answer.reasons import confidence_of, unmeasured
@@ -25,11 +25,12 @@ def band_of(problem: Problem) -> float:
     return problem.stack.band_at(problem.cluster.num_devices, problem.model.is_moe)
 
 
-def band_shown(problem: Problem) -> float:
-    """The error band as `planner estimate` shows it: wider than the stack's, unless that is calibrated [1]."""
+def band_shown(problem: Problem, time: Mapping[str, float]) -> float:
+    """The error band of a step as `planner estimate` shows it [1]: wider than the stack's, unless that is calibrated.
+    `time`: term -> seconds."""
     if problem.stack.calibration:
         return band_of(problem)
-    return confidence_of(problem, CostModel(problem, *rates_of(problem.cluster))).band
+    return confidence_of(problem, CostModel(problem, *rates_of(problem.cluster)), time).band
 
 
 def unmeasured_band(problem: Problem) -> float | None:

@@ -5,8 +5,8 @@ Left out: where runs come from, and how good the predictions are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -52,7 +52,8 @@ RuleOf = Callable[
 class Prediction:
     """Step time [s], peak of the stack's counter and of the device [bytes]; `illegal`: the rule a run breaks.
 
-    `failed`: why nothing could be computed. `assumed`: what the run left open and the prediction filled in.
+    `failed`: why nothing could be computed. `assumed`: what the run left open and the prediction filled in. `time`:
+    term -> seconds.
     """
 
     step_time: float | None = None
@@ -63,21 +64,25 @@ class Prediction:
     failed: str = ""
     unsupported: bool = False
     assumed: tuple[str, ...] = ()
+    time: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Told:
-    """A predicted step [s], peak of the stack's counter and what the device holds in all [bytes]."""
+    """A predicted step [s], peak of the stack's counter, what the device holds in all [bytes], term -> seconds."""
 
     seconds: float
     memory: float
     device: float
+    time: Mapping[str, float] = field(default_factory=dict)
 
 
 def predicted_cost(problem: Problem, config: ParallelConfig) -> Told:
     """Step and memory that planner predicts for one run."""
     cost = evaluate_exactly(CostModel(problem, *rates_of(problem.cluster)), ConfigTable.of([config]))
-    return Told(float(cost.step_time[0]), float(cost.peak_memory[0]), float(cost.device_memory[0]))
+    assert cost.detail is not None, "costed with its terms"
+    time = {name: float(values[0]) for name, values in cost.detail.time.items()}
+    return Told(float(cost.step_time[0]), float(cost.peak_memory[0]), float(cost.device_memory[0]), time)
 
 
 def _beyond_stack(run: Run) -> tuple[str, ...]:
@@ -141,12 +146,14 @@ def evaluated(model: CostModel, configs: Sequence[ParallelConfig]) -> list[Predi
     """What the configurations of one problem take."""
     cost = evaluate_exactly(model, ConfigTable.of(list(configs)))
     room = MemoryRoom.of(model.problem, headroom=0.0)  # what ran was not asked to leave any
-    rows = zip(cost.step_time, cost.peak_memory, cost.device_memory, strict=True)
+    assert cost.detail is not None, "costed with its terms"
     results = []
-    for step, peak, device in rows:
+    for row in range(len(configs)):
+        step, peak, device = cost.step_time[row], cost.peak_memory[row], cost.device_memory[row]
         if not (np.isfinite(step) and np.isfinite(peak) and step > 0):
             results.append(Prediction(failed=f"no finite prediction: {step} s, {peak} bytes"))
             continue
         verdict = room.verdict(float(device))
-        results.append(Prediction(float(step), float(peak), float(device), verdict))
+        time = {name: float(values[row]) for name, values in cost.detail.time.items()}
+        results.append(Prediction(float(step), float(peak), float(device), verdict, time=time))
     return results

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,7 @@ class Answer:
     hybrid: bool = False  # of a model with state spaces, which may be a mixture too
     judged: bool = True  # whether headlines count it
     unread_flops: str = ""  # why the TFLOP/s of a row that states them alone give no step time
+    time: Mapping[str, float] = field(default_factory=dict)  # predicted, term -> seconds
 
     @property
     def time_ratio(self) -> float | None:

@@ -6,7 +6,7 @@ Predictions are made first, from what the rows ask alone; then they are compared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,6 +38,8 @@ _SWEEP: Final = (
 )
 NO_SOURCE: Final = "no source"
 Row = TypeVar("Row")
+BandOf = Callable[[Problem, Mapping[str, float]], float]
+"""The band of a step, from what was asked and its time by term."""
 Refused = tuple[str, str]  # status and reason of a row that cannot be asked
 
 
@@ -75,8 +77,6 @@ def table_answers(table: Path, calibration: str | None = None) -> list[Answer]:
     rows = read_run_table(table)
     asked = ask_rows(rows, QuestionReader(table.parent, calibration).read)
     runs = [run if isinstance(run, Run) else None for run in asked]
-    problems = {id(run.problem): run.problem for run in runs if run is not None}
-    bands = {key: band_or_none(problem) for key, problem in problems.items()}
     answers = []
     for index, (row, one, prediction) in enumerate(
         zip(rows, asked, predict_runs(runs, impossible), strict=True)
@@ -85,8 +85,9 @@ def table_answers(table: Path, calibration: str | None = None) -> list[Answer]:
             assert isinstance(one, tuple), "a run has a prediction"
             answers.append(_answer(row, None, with_interval(output_of(index, *one), None)))
             continue
-        band = None if prediction.failed else bands[id(one.problem)]
-        answers.append(_answer(row, one, with_interval(answered(index, one, prediction), band)))
+        band = None if prediction.failed else band_or_none(one.problem, prediction.time)
+        output = with_interval(answered(index, one, prediction), band)
+        answers.append(_answer(row, one, output, prediction.time))
     return answers
 
 
@@ -103,7 +104,9 @@ def ask_rows(rows: Sequence[Row], read: Callable[[Row], Run]) -> list[Run | Refu
     return asked
 
 
-def _answer(row: TableRow, run: Run | None, output: dict[str, Any]) -> Answer:
+def _answer(
+    row: TableRow, run: Run | None, output: dict[str, Any], time: Mapping[str, float] | None = None
+) -> Answer:
     """One row with its measurement: of a row that states TFLOP/s alone, the step that they mean."""
     measured, unread = _measured(row), ""
     if run is not None and measured.step_time is None and "tflops_per_gpu" in row.values:
@@ -121,6 +124,7 @@ def _answer(row: TableRow, run: Run | None, output: dict[str, Any]) -> Answer:
         devices=row.values["gpus"],
         moe=run is not None and run.problem.model.is_moe,
         hybrid=run is not None and bool(run.problem.model.state_spaces),
+        time=time or {},
         unread_flops=unread,
     )  # fmt: skip
 
@@ -135,10 +139,10 @@ def _measured(row: TableRow) -> Measurement:
     return Measurement(step, None if peak is None or oom else peak * GIB, oom, failed)
 
 
-def band_or_none(problem: Problem, band_of: Callable[[Problem], float] = band_shown) -> float | None:
+def band_or_none(problem: Problem, time: Mapping[str, float], band_of: BandOf = band_shown) -> float | None:
     """The band of an answered row; none where it cannot be told, which costs no row its answer and no file its rows."""
     try:
-        return band_of(problem)
+        return band_of(problem, time)
     except Exception:
         return None
 

@@ -12,7 +12,7 @@ from planner import __version__
 from planner.answer.compare import Comparison, Objective, Standing
 from planner.answer.outcome import run_days
 from planner.dialect import option
-from planner.report.facts import MEMORY_WORDS, days, days_cell, precise_time
+from planner.report.facts import MEMORY_WORDS, days, days_cell, ends_in_percent, precise_time
 from planner.report.outcome import (
     Facts,
     band_of_days,
@@ -203,7 +203,7 @@ def _details(standing: Standing) -> RenderableType:
     lines = [*choice_lines(standing.best, noun), *([f"whole run {whole}"] if whole else [])]
     if standing.plan and standing.plan.confidence.level:
         trust = standing.plan.confidence
-        lines.append(f"step time, 80% interval: +-{100 * trust.band:.0f} % ({trust.level})")
+        lines.append(f"step time, 80% interval: {ends_in_percent(trust.band)} ({trust.level})")
     return section(f"{standing.cluster}, {standing.gpus:,} {noun}s", bullets(lines))
 
 

@@ -281,6 +281,11 @@ def interval(low: str, high: str) -> str:
     return f"80% interval {number if high.partition(' ')[2] == unit else low} to {high}"
 
 
+def ends_in_percent(band: float) -> str:
+    """The ends of step / (1 + band) to step x (1 + band), of the step."""
+    return f"-{100 * band / (1 + band):.0f} to +{100 * band:.0f} %"
+
+
 def memory_sentence(memory: Memory) -> str:
     """Does it fit, by how much, what is kept back, and where does it bind."""
     free, limit = memory.free, f"{memory.limit / GIB:.1f} GiB"

@@ -106,7 +106,7 @@ def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
     if o.run and o.run.power_source:
         said.append(f"{o.run.power_per_device:,.0f} W per {_noun(o)}, {o.run.power_source}")
     if o.calibration_level:
-        said.append(f"step time, 80% interval: +-{100 * o.band:.0f} % ({o.calibration_level})")
+        said.append(f"step time, 80% interval: {facts.ends_in_percent(o.band)} ({o.calibration_level})")
     return (Block("figures", figures=outcome_figures(o)), lines(said))
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.answer.launchable import WITHOUT_FILES
 from planner.dialect import option
+from planner.report.facts import ends_in_percent
 from planner.report.options_text import held_sentence
 from planner.report.words import texts
 from planner.report.words.headline import ended_by
@@ -132,7 +133,7 @@ def once_sentence(search: Search) -> str:
 def confidence_sentence(plan: Plan) -> str:
     """The band that the prediction has earned, its calibration level, and why."""
     trust = plan.confidence
-    text = f"80% interval: +-{100 * trust.band:.0f} % ({trust.level}: {_LEVELS[trust.level]})"
+    text = f"80% interval: {ends_in_percent(trust.band)} ({trust.level}: {_LEVELS[trust.level]})"
     return "; ".join([text, *texts(trust.explanation)])
 
 

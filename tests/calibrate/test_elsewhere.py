@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from planner.answer.reasons import UNMEASURED_BAND
 from planner.ask.request import Request
 from planner.calibrate.correction.estimate import Observation, calibrate
 from planner.calibrate.correction.parts import COMMON, NORMAL_80, prior_of
@@ -77,7 +78,7 @@ def test_one_run_is_believed_where_nothing_was_measured(times: float) -> None:
 
 def test_the_prior_is_as_wide_as_the_answers_band() -> None:
     band = unmeasured_band(seen(1.0).problem)
-    assert band == pytest.approx(0.5)
+    assert band == pytest.approx(UNMEASURED_BAND)
     assert unmeasured_band(seen(1.0, "dgx-h100", "tp=8", 128).problem) is None
     assert prior_of()[0, 1] == COMMON**2
     assert prior_of(band)[0, 1] == pytest.approx((math.log(1.5) / NORMAL_80) ** 2)

@@ -207,7 +207,7 @@ def _ranked(
         flops=model_flops(first, MfuConvention.CAUSAL_HALF),
         peak=peak_of(first),
         beyond=_beyond(first, usual),
-        band=math.expm1(HOLDS_80 * part.width) if part.width else band_shown(first.problem),
+        band=math.expm1(HOLDS_80 * part.width) if part.width else band_shown(first.problem, usual.time),
         job=first,
     )
 

@@ -18,6 +18,12 @@ def _step_shares(found: Finding) -> str:
     return f"the step is {said}; exposed communication {found.values['exposed']:.0%}"
 
 
+def _uncertain(found: Finding) -> str:
+    parts = zip(amount(found, "terms", list), amount(found, "shares", list), strict=True)
+    said = ", ".join(f"{term_name(name)} ({share:.0%} of the step)" for name, share in parts)
+    return f"wider by what differs from machine to machine: {said}"
+
+
 def _tightest(found: Finding) -> str:
     values = found.values
     where = tightest(amount(found, "rank", int), amount(found, "ranks", int), str(values["phase"]))
@@ -53,6 +59,7 @@ def _flops(found: Finding) -> str:
 
 WORDS: Final[Mapping[str, Words]] = {
     "step_shares": _step_shares,
+    "wider_for_parts": _uncertain,
     "tightest_memory": _tightest,
     "host_memory_needed": _host_memory,
     "flops_counted": _flops,
