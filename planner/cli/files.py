@@ -328,11 +328,11 @@ def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: li
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
     """The stack with the loss, the dispatcher and the width of weights that the files ask for."""
     kernels, communication = stack.kernels, stack.communication
-    if parsed.cross_entropy not in (None, kernels.cross_entropy):
+    if parsed.loss is not None and parsed.loss.kind is not kernels.loss.kind:
         said.append(
-            f"modelled with the loss {parsed.cross_entropy}, as the files ask; the stack was measured without"
+            f"modelled with the loss {parsed.loss.kind}, as the files ask; the stack was measured without"
         )
-        kernels = kernels.model_copy(update={"cross_entropy": parsed.cross_entropy})
+        kernels = kernels.model_copy(update={"loss": parsed.loss})
     if parsed.dispatcher not in (None, communication.dispatcher):
         said.append(
             f"modelled with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"

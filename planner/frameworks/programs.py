@@ -14,7 +14,8 @@ from planner.frameworks.families import FAMILIES
 from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.losses import Eager
 
 PROGRAM: Final = "train.py"
 MODEL_CONFIG: Final = "config.json"
@@ -111,6 +112,6 @@ def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> lis
         said.append(
             "Liger's kernels: train.py does not put them in; call liger_kernel.transformers' apply_liger_kernel"
         )
-    if stack.kernels.cross_entropy is not CrossEntropy.EAGER:
+    if not isinstance(stack.kernels.loss, Eager):
         said.append("the loss of the plan's stack: transformers computes it on whole logits")
     return said

@@ -53,7 +53,8 @@ from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, SparseKernel
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher, SparseKernel
+from planner.spec.stack.losses import Fused
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {
@@ -314,7 +315,7 @@ def _check_loss(launch: Launch, version: str) -> None:
 
 def fuses_loss(stack: Stack) -> bool:
     """Is the loss computed in place? Where it is split over the vocabulary alone, the plan's memory is that."""
-    return stack.kernels.cross_entropy is CrossEntropy.FUSED
+    return isinstance(stack.kernels.loss, Fused)
 
 
 def sparse_kernel(launch: Launch) -> SparseKernel:

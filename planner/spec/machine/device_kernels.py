@@ -14,7 +14,8 @@ from planner.spec.machine.compiled_devices import as_compiled, said_of_compiled
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher
+from planner.spec.stack.losses import Compiled, Fused
 from planner.spec.stack.time import FLASH_WIDTH
 
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
@@ -95,7 +96,7 @@ def missing_kernels(
         said.append(finding("emulated_blocks", **emulated, prefers_mx=chip.compute_major < _NO_MXFP8))
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(finding("written_for_gpus", stack=stack.name, accelerator=chip.name))
-    if stack.kernels.cross_entropy in (CrossEntropy.FUSED, CrossEntropy.COMPILED):
+    if isinstance(stack.kernels.loss, Fused | Compiled):
         said.append(finding("fused_loss"))
     deepep = model.is_moe and stack.communication.dispatcher is Dispatcher.DEEPEP
     if deepep and not chip.architecture.is_nvidia:

@@ -5,7 +5,7 @@ Left out: what it keeps in memory (`spec/stack/engines.py`, `spec/stack/memory.p
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from planner.spec.stack.kinds import (
     PackedContext,
     SparseKernel,
 )
+from planner.spec.stack.losses import LOSSES, OneLoss, VocabParallel
 from planner.spec.stack.section import Bytes, Seconds, Section
 
 # FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
@@ -77,7 +78,7 @@ class Kernels(Section):
     rotates_texts: bool = Field(
         False, description="packed documents are rotated one by one, by separate unfused ops"
     )
-    cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
+    loss: OneLoss = VocabParallel()
     dropout: bool = False
     saves_gathered_input: bool = Field(
         False, description="keeps the all-gathered input of a sequence-parallel linear instead of its shard"
@@ -132,39 +133,6 @@ class Kernels(Section):
         False,
         description="frozen 4-bit weights are dequantised by separate unfused ops of PyTorch (torchao, not compiled)",
     )
-    loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
-    loss_peak: float = Field(
-        3.0,
-        ge=1,
-        le=6,
-        description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss, and blocks of their "
-        "size that something small keeps from them",
-    )
-    split_loss_peak: float = Field(
-        0.0, ge=0, le=4, description="the same of a loss on logits that tp ranks split; 0: as `loss_peak`"
-    )
-    loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
-    loss_again: bool = Field(
-        False,
-        description="a chunked loss makes its logits again in the backward pass (MaxText's num_vocab_tiling)",
-    )
-    loss_adds_in_product: bool = Field(
-        False,
-        description="a linear loss adds a part's gradient of the head's weight to the sum in the product that makes it "
-        "(Liger before 0.6.2)",
-    )
-    idle_scores: float = Field(
-        0.0,
-        ge=0,
-        le=3,
-        description="tensors of an unfused softmax's scores whose blocks lie idle at an unfused loss",
-    )
-    whole_logit_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="bytes per logit of the whole vocabulary that every tp rank holds at the loss",
-    )
 
     @property
     def keeps_narrow_inputs(self) -> bool:
@@ -177,6 +145,11 @@ class Kernels(Section):
         """Are linear layers of a dense fp8 model given 8-bit inputs and gradients before tensor parallelism gathers
         them? With one scale a tensor (torchao's Float8ColwiseParallel)."""
         return self.float8_scales is Float8Scales.TENSOR
+
+    def with_loss(self, kind: CrossEntropy) -> Self:
+        """The same with a loss of that kind: its own, or as usual."""
+        loss = self.loss if self.loss.kind is kind else LOSSES[kind]()
+        return self.model_copy(update={"loss": loss})
 
     def attention_of(self, attention: Attention) -> AttentionKernel:
         """The kernel of one layer: where its heads are too wide for a flash kernel, the softmax alone is fused, as

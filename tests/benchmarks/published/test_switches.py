@@ -33,14 +33,14 @@ def test_switches_of_recipes() -> None:
     )  # the configuration's, not the stack's
     serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
     assert serial.communication.dp_overlap == 0
-    assert serial.kernels.cross_entropy is CrossEntropy.FUSED
+    assert serial.kernels.loss.kind is CrossEntropy.FUSED
 
 
 def test_liger_fuses_more_than_the_loss() -> None:
     stack = load_stack("deepspeed-2025")
     kernels = apply_switches(stack, "liger")[0].kernels
     assert (kernels.fused_norm, kernels.fused_rotary, kernels.fused_activation) == (True, True, True)
-    assert kernels.cross_entropy is CrossEntropy.LINEAR
+    assert kernels.loss.kind is CrossEntropy.LINEAR
     assert not stack.kernels.fused_rotary
 
 
@@ -56,7 +56,7 @@ def test_liger_fuses_more_than_the_loss() -> None:
 def test_ligers_release_is_the_rows_or_that_of_the_stacks_time(text: str, older: bool) -> None:
     """Stacks of 2025-06 and before are of the time before 0.6.2."""
     kernels = apply_switches(load_stack("deepspeed-2025"), text)[0].kernels
-    assert kernels.loss_adds_in_product is older
+    assert kernels.loss.adds_in_product is older
 
 
 def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:

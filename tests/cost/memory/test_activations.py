@@ -21,7 +21,8 @@ from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.losses import AnyLoss, Chunked, Eager, Fused
 from planner.spec.stack.time import Kernels
 from tests.problems import dense_model, layer_activations
 
@@ -198,7 +199,7 @@ def test_eager_loss_keeps_4_and_peaks_at_12_bytes_per_logit(t: int) -> None:
     llama = load_model("llama-3-8b")
     vocabulary = np.array([128256.0])
     inputs = 4 * TOKENS * 4096 + 4 * TOKENS
-    eager = Kernels(cross_entropy=CrossEntropy.EAGER)
+    eager = Kernels(loss=Eager())
     head = head_activations(vocabulary, llama, shape(t=t), eager, BF16)
     assert float(head.inputs[0]) == inputs
     assert float(head.logits[0]) == 2 * TOKENS * 128256
@@ -219,11 +220,11 @@ def test_torch_peaks_at_16_bytes_per_logit_where_tp_ranks_split_them(t: int, pea
     assert float((head.kept + head.transient)[0]) == peak * logits
 
 
-@pytest.mark.parametrize(("kind", "bytes_per_logit"), [("fused", 4), ("eager", 6)])
-def test_low_precision_loss(kind: str, bytes_per_logit: int) -> None:
+@pytest.mark.parametrize(("loss", "bytes_per_logit"), [(Fused(), 4), (Eager(logit_bytes=2.0), 6)])
+def test_low_precision_loss(loss: AnyLoss, bytes_per_logit: int) -> None:
     # eager on bf16 logits: 6 (measured); fused: the logits and their gradient
     llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
-    kernels = Kernels(cross_entropy=CrossEntropy(kind), loss_bytes=2.0)
+    kernels = Kernels(loss=loss)
     head = head_activations(vocabulary, llama, shape(), kernels, BF16)
     assert float((head.kept + head.transient)[0]) == pytest.approx(bytes_per_logit * TOKENS * 128256)
 
@@ -239,7 +240,7 @@ def test_low_precision_loss(kind: str, bytes_per_logit: int) -> None:
 )
 def test_blocks_of_scores_lie_idle_at_the_loss(kernel: AttentionKernel, seq: int, width: int) -> None:
     llama, vocabulary, x = load_model("llama-3-8b"), np.array([128256.0]), shape(t=2, seq=seq)
-    kernels = Kernels(cross_entropy=CrossEntropy.EAGER, attention=kernel, idle_scores=3.0)
+    kernels = Kernels(loss=Eager(idle_scores=3.0), attention=kernel)
     head = head_activations(vocabulary, llama, x, kernels, BF16)
     idle = float((head.kept + head.transient)[0]) - 12 * TOKENS * 128256
     assert idle == 3 * width * TOKENS * seq * 32 / 2
@@ -248,7 +249,7 @@ def test_blocks_of_scores_lie_idle_at_the_loss(kernel: AttentionKernel, seq: int
 def test_chunked_loss_divides_the_logits_by_its_chunks() -> None:
     # LongVA issue 19: 43 GB fall to 8 with the loss in chunks
     llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
-    kernels = Kernels(cross_entropy=CrossEntropy.CHUNKED, loss_chunks=8)
+    kernels = Kernels(loss=Chunked(number=8))
     head = head_activations(vocabulary, llama, shape(), kernels, BF16)
     assert float(head.transient[0]) == pytest.approx(12 * TOKENS * 128256 / 8)
     assert float(head.kept[0]) == pytest.approx(2 * TOKENS * 4096)

@@ -26,7 +26,7 @@ from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Limits, Stack
 from planner.spec.stack.engines import FullyShard
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.losses import Eager
 from planner.spec.stack.memory import Overhead
 from planner.spec.stack.time import Kernels
 from tests.problems import costs, layer_activations, problem
@@ -67,8 +67,7 @@ def stack_of(o: dict[str, str]) -> Stack:
     kernels = Kernels(
         fused_norm=o["norm"] != "hf",
         fused_activation=o["swiglu"] == "fused",
-        cross_entropy=CrossEntropy.EAGER,
-        loss_bytes=4.0 if o["loss"] == "fp32" else 2.0,
+        loss=Eager(logit_bytes=4.0 if o["loss"] == "fp32" else 2.0),
         saves_gathered_input=True,
     )
     none = Overhead(context="0 GiB", workspace="0 GiB", fragmentation=0.0)
