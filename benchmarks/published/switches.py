@@ -26,6 +26,7 @@ from planner.catalog.stack_options import (
 from planner.spec.stack import Stack
 from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack.layer_code import WITHOUT_ACTIVATION
 from planner.spec.stack.losses import Compiled, Fused
 
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
@@ -54,7 +55,8 @@ def _aleph_kernels(text: str, stack: Stack) -> tuple[Update, str] | None:
     if match is None:
         return None
     name, rest = match[1].lower(), match[2].lower()
-    kernels: dict[str, Any] = {"fused_norm": "rms" in rest}
+    parts = WITHOUT_ACTIVATION if "rms" in rest else ()
+    kernels: dict[str, Any] = {"code": stack.kernels.code.model_copy(update={"fused": parts})}
     update: Update = {"kernels": kernels}
     if "torch" in name or "eager" in name:
         kernels["attention"] = AttentionKernel.EAGER

@@ -60,7 +60,7 @@ def adapter_launches(gemms: Iterable[Gemm], job: Job, stack: Stack) -> float:
     """Launches that adapters and dequantisings add to the products of a layer [1]."""
     if job.lora_rank is None:
         return 0.0
-    each = EAGER_DEQUANTISE_LAUNCHES if stack.kernels.eager_dequantise else DEQUANTISE_LAUNCHES
+    each = EAGER_DEQUANTISE_LAUNCHES if stack.kernels.code.eager else DEQUANTISE_LAUNCHES
     total = 0.0
     for gemm in gemms:
         if gemm.expert or gemm.name == "router":
@@ -101,7 +101,7 @@ class AdapterModel:
         bits, kernels = self.job.frozen_bits, self.rates.kernels
         if bits >= 16:
             return np.zeros_like(weights)
-        eager = bits == 4 and self.stack.kernels.eager_dequantise
+        eager = bits == 4 and self.stack.kernels.code.eager
         fused = DEQUANTISE_BYTES if bits == 4 else FROZEN_BYTES[bits] + 2.0
         moved = weights * (EAGER_DEQUANTISE_BYTES if eager else fused)
         bound = 0.0 if bits == 8 or eager else weights / (DEQUANTISED_PER_UNIT * kernels.compute_units)

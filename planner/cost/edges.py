@@ -125,7 +125,7 @@ class EdgeModel:
         kernels = self.problem.stack.kernels
         act = self.rates.recipe.activation_bytes
         factor = self.problem.stack.compute.memory_bound
-        single = kernels.single_operations and isinstance(kernels.loss, Eager)
+        single = kernels.code.single and isinstance(kernels.loss, Eager)
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
         per_logit = loss_bytes(act, multiplied) if single else kernels.loss.passes_bytes(act)
         # whole logits are gathered, then laid together (read and written once)

@@ -72,7 +72,7 @@ def kept_bytes(
     `parts`: what it keeps without. A compiled model drops what no backward operation reads: the output of a block's
     last product, which the residual stream takes up. Llama-2-7B, bf16, per token: 15.4 h, compiled 13.4 h.
     """
-    zero, act, compiled = np.zeros(len(x.t)), run.act, run.kernels.fused_activation
+    zero, act, compiled = np.zeros(len(x.t)), run.act, run.kernels.code.fused_activation
     gemms = [op.product for op in ops if op.product is not None]
     shares = kept_shares(problem, run.recipe, gemms, layer.wide)
     kept = parts["input"] + parts.get("core_attn", zero) + parts.get("attention_out", zero)

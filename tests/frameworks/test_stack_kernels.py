@@ -15,6 +15,7 @@ from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ContextKind, ParallelConfig, Recompute
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
+from planner.spec.stack.layer_code import WITHOUT_ACTIVATION, Library
 from planner.spec.stack.losses import AnyLoss, Compiled, Fused
 from tests.frameworks.launches import golden_launch, launch, problem
 
@@ -49,7 +50,7 @@ def script(name: str, given: Launch, version: str | None = None) -> str:
     [
         ("kernels", {"attention": "flash-2"}, ("--attention-backend flash",)),
         ("kernels", {"attention": "fused-softmax"}, ("--attention-backend unfused",)),
-        ("kernels", {"fused_activation": False}, ("--no-bias-swiglu-fusion",)),
+        ("kernels", {"code": Library(fused=WITHOUT_ACTIVATION)}, ("--no-bias-swiglu-fusion",)),
         ("kernels", {"rotates_texts": True}, ("--no-rope-fusion",)),
         ("communication", {"dispatcher": "deepep"}, ("--moe-token-dispatcher-type flex", "deepep")),
         ("communication", {"ep_overlap": 0.5}, ("--overlap-moe-expert-parallel-comm",)),

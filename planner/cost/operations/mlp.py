@@ -23,9 +23,9 @@ LAUNCHES: Final = (5.0, 14.0)
 
 def activation_passes(gated: bool, run: Run) -> tuple[float, float]:
     """Passes of an activation over its output, forward and backward, in one kernel or by single operations [1]."""
-    if run.single(run.kernels.fused_activation):
+    if run.single(run.kernels.code.fused_activation):
         return ACTIVATION_PASSES[gated]
-    ahead = (3.0 if gated else 2.0) + 2.0 * (gated and not run.kernels.fused_activation)
+    ahead = (3.0 if gated else 2.0) + 2.0 * (gated and not run.kernels.code.fused_activation)
     return ahead, 2.0 * ahead
 
 
@@ -37,7 +37,7 @@ def activation_input(gated: bool, run: Run) -> float:
 def kept_width(gated: bool, run: Run, second: Gemm) -> float:
     """Bytes kept of a value of the activation's output: fc1's output, the `second` product's input; 2 + 2, gated 4 + 2,
     eager SiLU 2 more."""
-    eager = run.act if gated and not run.kernels.fused_activation else 0.0
+    eager = run.act if gated and not run.kernels.code.fused_activation else 0.0
     return activation_input(gated, run) + run.saved * run.keeps_input(second) + eager
 
 

@@ -75,7 +75,7 @@ def _added(layer: Layer, run: Run) -> Operation:
     statistics = STATISTIC_BYTES * (1 if run.norm_kind is NormKind.RMS else 2)
     # of several streams all, what each branch reads of them, and what it returns, for the weights it is added with
     beside = 2.0 * layer.sublayers if n > 1 else 0.0
-    each = act * (n * (norms - 1) + beside) + statistics * norms / run.hidden + run.kernels.stream_extra
+    each = act * (n * (norms - 1) + beside) + statistics * norms / run.hidden + run.kernels.code.stream_extra
     # an input of the layer's own, a slice of all layers' that the model makes once, and the sums that it puts side by
     # side for later layers outlast the recomputation of a whole layer
     lasting = act * n * (1 + layer.starts_stretch)

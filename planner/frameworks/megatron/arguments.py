@@ -332,7 +332,7 @@ def _kernels(launch: Launch) -> list[Option]:
     options: list[Option] = [("--attention-backend", ATTENTION[stack.kernels.attention])]
     if fuses_loss(stack):
         options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
-    if not stack.kernels.fused_activation:
+    if not stack.kernels.code.fused_activation:
         options += [("--no-bias-swiglu-fusion",), ("--no-bias-gelu-fusion",)]
     said = any(rotates_unfused(attention, launch.details) for attention in launch.model.attentions)
     if stack.kernels.rotates_texts and not said:

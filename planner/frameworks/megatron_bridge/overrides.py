@@ -213,7 +213,7 @@ def _kernels(launch: Launch) -> dict[str, Any]:
         fields["model.apply_rope_fusion"] = False
     if stack.kernels.activation_input_bytes:
         fields[FLOAT8_INPUT] = True
-    if not stack.kernels.fused_activation:
+    if not stack.kernels.code.fused_activation:
         fields[FUSED_ACTIVATION] = False
     if stack.kernels.dropout:
         fields |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}

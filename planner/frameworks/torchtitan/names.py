@@ -79,7 +79,7 @@ def require_recipe(precision: Precision) -> None:
 def compiles(launch: Launch) -> bool:
     """Does the plan's stack run under torch.compile, which is what fuses norms and activations here?"""
     stack = launch.stack_of("torchtitan")
-    return stack is not None and stack.kernels.fused_norm and stack.kernels.fused_activation
+    return stack is not None and stack.kernels.code.compiled
 
 
 def chunks_loss(launch: Launch) -> bool:

@@ -21,6 +21,7 @@ from planner.spec.stack.kinds import (
     PackedContext,
     SparseKernel,
 )
+from planner.spec.stack.layer_code import LayerCode, Library
 from planner.spec.stack.losses import LOSSES, OneLoss, VocabParallel
 from planner.spec.stack.section import Bytes, Seconds, Section
 
@@ -39,13 +40,7 @@ class Kernels(Section):
     sparse_attention: SparseKernel | None = Field(
         None, description="kernels of attention behind an indexer; absent: the software has none"
     )
-    fused_norm: bool = True
-    fused_activation: bool = True
-    single_operations: bool = Field(
-        False,
-        description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
-        "transformers' modelling code does without torch.compile (cost/operations/), but for those with fused kernels",
-    )
+    code: LayerCode = Library()
     fused_experts: bool = Field(
         False,
         description="in fp8_mx on Blackwell grouped GEMMs apply the experts' gated activation and quantise what "
@@ -72,24 +67,11 @@ class Kernels(Section):
         description="rows of every expert over those that balanced routing sends it: more are dropped, fewer padded "
         "(moe_expert_capacity_factor with moe_pad_expert_input_to_capacity); 0: as many as come",
     )
-    fused_rotary: bool = Field(
-        False, description="beside separate unfused ops: queries and keys are rotated by one kernel"
-    )
     rotates_texts: bool = Field(
         False, description="packed documents are rotated one by one, by separate unfused ops"
     )
     loss: OneLoss = VocabParallel()
     dropout: bool = False
-    saves_gathered_input: bool = Field(
-        False, description="keeps the all-gathered input of a sequence-parallel linear instead of its shard"
-    )
-    eager_norm_bytes: float = Field(
-        4.0, ge=0, le=16, description="kept by an unfused RMS norm beside its inputs, per hidden value"
-    )
-    stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
-    score_bytes: float = Field(
-        0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
-    )
     activation_input_bytes: float = Field(
         0.0,
         ge=0,
@@ -104,16 +86,6 @@ class Kernels(Section):
         description="kept per value of attention's output, by attention and the projection together; 0: in the width "
         "of activations, and a narrow copy for a narrow projection",
     )
-    boundary_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="kept per hidden value of each micro-batch a pipeline stage has in flight",
-    )
-    pins_fused_qkv: bool = Field(
-        False,
-        description="MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values",
-    )
     fused_qkv: bool = Field(
         False, description="q, k and v are one linear layer where linear layers are counted one by one"
     )
@@ -121,17 +93,9 @@ class Kernels(Section):
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
     )
-    weighs_outputs_apart: bool = Field(
-        False,
-        description="experts' outputs are cast to fp32, weighed and cast back by separate ops, and kept in fp32",
-    )
     float8_scales: Float8Scales | None = Field(
         None,
         description="fp8_cs is torchao's float8, with these scales; absent: Transformer Engine's current scaling",
-    )
-    eager_dequantise: bool = Field(
-        False,
-        description="frozen 4-bit weights are dequantised by separate unfused ops of PyTorch (torchao, not compiled)",
     )
 
     @property

@@ -22,6 +22,7 @@ from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.layer_code import WITHOUT_ACTIVATION, Aleph, Library
 from planner.spec.stack.losses import AnyLoss, Chunked, Eager, Fused
 from planner.spec.stack.time import Kernels
 from tests.problems import dense_model, layer_activations
@@ -29,7 +30,7 @@ from tests.problems import dense_model, layer_activations
 TOKENS = 8192.0
 BF16 = RECIPES[Precision.BF16]
 FUSED = Kernels()
-EAGER_SWIGLU = Kernels(fused_activation=False)
+EAGER_SWIGLU = Kernels(code=Library(fused=WITHOUT_ACTIVATION))
 
 
 def shape(
@@ -67,7 +68,7 @@ def gpt_block() -> ModelSpec:
     [
         ("llama-3-8b", EAGER_SWIGLU, 41.033),
         ("llama-3-8b", FUSED, 34.033),
-        ("llama-3-8b", Kernels(fused_activation=False, fused_norm=False), 49.033),
+        ("llama-3-8b", Kernels(code=Library(fused=())), 49.033),
         ("llama-2-7b", EAGER_SWIGLU, 37.533),
     ],
 )
@@ -122,7 +123,7 @@ def test_tensor_parallelism_divides_all_but_stream_and_normed_inputs() -> None:
 
 def test_sequence_parallelism_divides_the_stream_and_where_regathered_the_normed_inputs() -> None:
     llama, t = load_model("llama-3-8b"), 4
-    gathered = EAGER_SWIGLU.model_copy(update={"saves_gathered_input": True})
+    gathered = Kernels(code=Aleph())
     shard = sum(parts_of(llama, EAGER_SWIGLU, shape(t=t, sp=True)).values())
     assert shard == pytest.approx(41.033 / t, rel=2e-4)
     whole = sum(parts_of(llama, gathered, shape(t=t, sp=True)).values())
