@@ -316,13 +316,22 @@ def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: li
         section = getattr(stack, one.section)
         if one.field not in type(section).model_fields:  # of another engine
             continue
-        value = type(getattr(section, one.field))(one.value * spec.hidden**one.power)
-        if value != getattr(section, one.field):
+        own, value = getattr(section, one.field), one.value
+        if not isinstance(value, tuple):
+            value = type(own)(value * spec.hidden**one.power)
+        if value != own:
             stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
-            whole = f"{value:,.0f}" if value == int(value) else f"{value:,}"
-            shown = str(value).lower() if isinstance(value, bool) else whole
-            said.append(f"modelled with {one.name} {shown}")
+            said.append(f"modelled with {one.name} {_shown(value)}")
     return stack
+
+
+def _shown(value: float | tuple[float, ...]) -> str:
+    """A number of a stack, true or false, or several numbers, as a note has it."""
+    if isinstance(value, tuple):
+        return " and ".join(dict.fromkeys(map(_shown, value)))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,.0f}" if value == int(value) else f"{value:,}"
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:

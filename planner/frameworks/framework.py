@@ -116,12 +116,12 @@ class Launch:
 @dataclass(frozen=True)
 class StackSetting:
     """A setting of the files that is a number of the stacks whose `section` has this field: `field` is `value` times
-    the model's width to the power `power`."""
+    the model's width to the power `power`, or both of two numbers."""
 
     name: str
     section: str
     field: str
-    value: float
+    value: float | tuple[float, float]
     power: int = 0
 
 

@@ -15,6 +15,7 @@ from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ContextKind, ParallelConfig, Recompute
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
+from planner.spec.stack.kinds import NarrowKept
 from planner.spec.stack.layer_code import WITHOUT_ACTIVATION, Library
 from planner.spec.stack.losses import AnyLoss, Compiled, Fused
 from tests.frameworks.launches import golden_launch, launch, problem
@@ -100,7 +101,7 @@ def test_megatron_bridge_follows_the_stack() -> None:
     assert "model.cross_entropy_loss_fusion=false" in plain
     assert "model.moe_permute_fusion=true" in plain
     changes = {
-        "kernels": {"loss": Fused(), "rotates_texts": True, "activation_input_bytes": 1.0},
+        "kernels": {"loss": Fused(), "rotates_texts": True, "narrow_kept": NarrowKept.SWIGLU},
         "communication": {"dispatcher": "deepep"},
     }
     text = script("megatron-bridge", mixture(**changes))

@@ -12,9 +12,9 @@ from planner.spec.stack.engines import ENGINES, DeepSpeed, States
 from planner.spec.stack.section import Section
 
 STACKS = [load_stack(name) for name in stack_names()]
-MOST_FIELDS = 124  # of one stack, its engine's among them
-MOST_OF_ALL = 156  # of any stack
-MOST_OF_ONE = 25  # that one shipped stack alone sets away from its default, in sections that all have
+MOST_FIELDS = 121  # of one stack, its engine's among them
+MOST_OF_ALL = 153  # of any stack
+MOST_OF_ONE = 23  # that one shipped stack alone sets away from its default, in sections that all have
 MOST_FITTED = 25
 OF_A_KIND = ":"
 # kinds themselves, and what the files of published runs set (benchmarks/published)

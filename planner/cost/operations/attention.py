@@ -20,7 +20,7 @@ from planner.cost.operations.pairs import attention_flops
 from planner.cost.operations.residual import MASK_BYTES, SUM_PASSES, gradient_stream, summed_gradients
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import ContextKind
-from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel, NarrowKept
 from planner.spec.stack.layer_code import Part
 
 # Rotation of queries or keys in single operations. Forward: times the cosine 2, negation of a half 1, cat 2, times the
@@ -32,6 +32,7 @@ ROTARY_PASSES: Final = (10.0, 17.0)
 LAUNCHES: Final = (7.0, 24.0)
 # Backward of an unfused softmax: gradients of its output and input in fp32 and 16 bits.
 SCORE_GRADIENT_BYTES = 12.0
+E5M6: Final = 1.5  # bytes
 
 
 def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
@@ -202,9 +203,9 @@ def context_working(a: Attention, run: Run, x: LayerShape) -> Array:
 def output(a: Attention, run: Run) -> Operation:
     """The projection of attention's output; keeps that, in the width of attention and as the product reads it."""
     gemm = Gemm("attention_out", a.heads * a.v_head_dim, run.hidden, Shard.ROW)
-    width = run.kernels.attention_output_bytes
-    kept = width or run.act
-    if run.saved < run.act and not width and run.keeps_input(gemm):
+    narrow = run.kernels.narrow_kept is NarrowKept.SWIGLU_AND_ATTENTION
+    kept = E5M6 if narrow else run.act
+    if run.saved < run.act and not narrow and run.keeps_input(gemm):
         kept += run.saved
     kept += run.act * (a.gate_width > 0)  # the output before its gate
     return product(

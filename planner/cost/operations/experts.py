@@ -115,10 +115,10 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
     behind = act * eager + run.saved * run.keeps_input(second)
 
     def kept_rows(x: LayerShape) -> Array:
-        return x.rows_for_experts(k, kernels.expert_stash or kernels.expert_capacity)
+        return x.rows_for_experts(k, kernels.kept_rows)
 
     def rows(x: LayerShape) -> Array:
-        return x.rows_for_experts(k, kernels.expert_capacity)
+        return x.rows_for_experts(k, kernels.received_rows)
 
     def inner(x: LayerShape) -> Array:
         return act * rows(x) * ffn

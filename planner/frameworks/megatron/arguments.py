@@ -53,7 +53,7 @@ from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, Dispatcher, SparseKernel
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher, NarrowKept, SparseKernel
 from planner.spec.stack.losses import Fused
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
@@ -359,7 +359,7 @@ def unlike_stack(launch: Launch) -> list[str]:
         said.append(
             "tensor-parallel collectives alone: as runs of such models had them, which planner check says"
         )
-    if stack.kernels.activation_input_bytes:
+    if stack.kernels.narrow_kept is not NarrowKept.NOTHING:
         said.append("SwiGLU's input kept in 8 bits: no argument says so, Megatron-Bridge does")
     if fused_dispatcher(launch) is Dispatcher.DEEPEP and launch.accelerator.startswith("mi"):
         said.append(

@@ -119,6 +119,25 @@ class PackedContext(StrEnum):
     FUSED = "fused"
 
 
+class NarrowKept(StrEnum):
+    """What a layer keeps in fewer bits than it has: SWIGLU: a gated activation's input, in 8 (Transformer Engine's
+    activation_func_fp8_input_store). SWIGLU_AND_ATTENTION: that and attention's output in 12, E5M6, for attention's
+    backward pass and the projection's together (DeepSeek-V3, arXiv 2412.19437, section 3.3.3)."""
+
+    NOTHING = "nothing"
+    SWIGLU = "swiglu"
+    SWIGLU_AND_ATTENTION = "swiglu-and-attention"
+
+
+class FusedLinear(StrEnum):
+    """Which linear layers are one: q, k and v as well as gate and up, in Megatron's models and nanotron's; q, k and v
+    alone (torchtitan 0.3.0); none."""
+
+    ALL = "all"
+    QKV = "qkv"
+    NONE = "none"
+
+
 class Float8Scales(StrEnum):
     """Scales of torchao's float8: one a TENSOR, or one for every ROW (and column) of values that a product sums."""
 

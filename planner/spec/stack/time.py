@@ -18,6 +18,8 @@ from planner.spec.stack.kinds import (
     CrossEntropy,
     Dispatcher,
     Float8Scales,
+    FusedLinear,
+    NarrowKept,
     PackedContext,
     SparseKernel,
 )
@@ -33,10 +35,6 @@ class Kernels(Section):
     """Which kernels a layer is made of; decides saved activations and memory-bound time."""
 
     attention: AttentionKernel = AttentionKernel.FLASH
-    fused_mla_on_blackwell: bool = Field(
-        True,
-        description="has fused attention for multi-head latent attention on Blackwell; else its softmax alone is fused",
-    )
     sparse_attention: SparseKernel | None = Field(
         None, description="kernels of attention behind an indexer; absent: the software has none"
     )
@@ -46,19 +44,11 @@ class Kernels(Section):
         description="in fp8_mx on Blackwell grouped GEMMs apply the experts' gated activation and quantise what "
         "they write (Transformer Engine's CuTe DSL grouped MLP)",
     )
-    expert_capacity: float = Field(
-        0.0,
-        ge=0,
-        le=1024,
-        description="rows of every rank's experts over those that balanced routing sends it, received into a buffer of "
-        "one size (moe_expert_rank_capacity_factor); 0: as many as come",
-    )
-    expert_stash: float = Field(
-        0.0,
-        ge=0,
-        le=1024,
-        description="rows kept for the backward pass over balanced ones, in pages of one buffer (moe_paged_stash, its "
-        "factor on the device); 0: all of the capacity",
+    expert_buffers: tuple[float, float] | None = Field(
+        None,
+        description="rows over those that balanced routing sends a rank's experts, received into a buffer of one size "
+        "(moe_expert_rank_capacity_factor) and kept for the backward pass (moe_paged_stash, its factor on the device; "
+        "else as many); absent: as many as come",
     )
     expert_padding: float = Field(
         0.0,
@@ -72,22 +62,10 @@ class Kernels(Section):
     )
     loss: OneLoss = VocabParallel()
     dropout: bool = False
-    activation_input_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=4,
-        description="kept per value of the MLP's activation input (activation_func_fp8_input_store: 1); "
-        "0: in the width of activations",
-    )
-    attention_output_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=4,
-        description="kept per value of attention's output, by attention and the projection together; 0: in the width "
-        "of activations, and a narrow copy for a narrow projection",
-    )
-    fused_qkv: bool = Field(
-        False, description="q, k and v are one linear layer where linear layers are counted one by one"
+    narrow_kept: NarrowKept = NarrowKept.NOTHING
+    fused_linear: FusedLinear = Field(
+        FusedLinear.ALL,
+        description="which linear layers of one input are one, where they are counted one by one",
     )
     probs_in_activation: bool = Field(
         False,
@@ -109,6 +87,16 @@ class Kernels(Section):
         """Are linear layers of a dense fp8 model given 8-bit inputs and gradients before tensor parallelism gathers
         them? With one scale a tensor (torchao's Float8ColwiseParallel)."""
         return self.float8_scales is Float8Scales.TENSOR
+
+    @property
+    def received_rows(self) -> float:
+        """Of a buffer of one size, over balanced ones; 0: as many as come [1]."""
+        return self.expert_buffers[0] if self.expert_buffers else 0.0
+
+    @property
+    def kept_rows(self) -> float:
+        """Of them, kept for the backward pass [1]."""
+        return self.expert_buffers[1] if self.expert_buffers else 0.0
 
     def with_loss(self, kind: CrossEntropy) -> Self:
         """The same with a loss of that kind: its own, or as usual."""
