@@ -72,8 +72,6 @@ CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
         # three copies, and blocks of their size that gradients break, which are made while those are free
         Constant("kernels.loss", "peak", 3.0, 5.0, 4.0, 0.5),
         Constant("kernels.code", "score_bytes", 2.0, 10.0, 5.0, 2.0),
-        # of three that a layer's forward pass writes: scores, softmax, its copy in 16 bits
-        Constant("kernels.loss", "idle_scores", 0.0, 3.0, 1.5, 0.5),
         Constant("overhead", "fragmentation", 0.0, 0.3, 0.05, 0.05),
     ),
 }

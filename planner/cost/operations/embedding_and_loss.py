@@ -33,7 +33,7 @@ from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.stack.kinds import AttentionKernel
-from planner.spec.stack.losses import Logits
+from planner.spec.stack.losses import FP32, Logits
 from planner.spec.stack.time import Kernels
 
 
@@ -130,20 +130,27 @@ def head_activations(
     behind = np.where(wide_norm > 0, (1.0 + NORM_WORKING) * wide_norm + statistics, 0.0)
     part = 1.0 / loss.parts(x.tokens, vocabulary / split, model.hidden)
     at_once, weights = logits * part, trained * vocabulary / split * model.hidden
-    scores = _scores(model, x, kernels, recipe)
-    held = loss.held(Logits(at_once, values * part, act * stream, whole, scores, weights, split, act))
+    beside = whole + _idle_scores(model, x, kernels, recipe, FP32 * values)
+    held = loss.held(Logits(at_once, values * part, act * stream, beside, weights, split, act))
     return HeadActivations(
-        inputs, at_once, held.kept, held.transient, held.gradient, forward - (logits - at_once),
+        inputs, at_once, *held, forward - (logits - at_once),
         np.maximum(inputs + at_once, behind),
     )  # fmt: skip
 
 
-def _scores(model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe) -> Array:
-    """Scores of an unfused softmax: in fp32, a fused one's in the width of activations [bytes]."""
+def _idle_scores(
+    model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, logits: Array
+) -> Array:
+    """Blocks in which an unfused softmax had its scores, idle at the loss [bytes].
+
+    They hold no `logits`, which are larger, and short of memory the allocator keeps those that a small tensor has split
+    (torch c10/cuda/CUDACachingAllocator.cpp, release_blocks). In fp32, a fused softmax's in the width of activations.
+    """
     unfused = [k.attention for k in model.layer_kinds if k.attention is not None]
     heads = max((a.heads for a in unfused if not kernels.attention_of(a).tiled), default=0)
     width = 4.0 if kernels.attention is AttentionKernel.EAGER else recipe.activation_bytes
-    return np.asarray(width * heads / x.t * x.tokens * x.seq_kv)
+    scores = width * heads / x.t * x.tokens * x.seq_kv
+    return np.where(scores < logits, kernels.code.idle_scores * scores, 0.0)
 
 
 def side_bytes(width: float) -> float:

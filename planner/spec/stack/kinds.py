@@ -39,13 +39,7 @@ class SparseKernel(StrEnum):
 
 
 class CrossEntropy(StrEnum):
-    """How the loss is computed: what it keeps and whether the vocabulary is split over tp.
-
-    EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; COMPILED does so in functions
-    that a compiler fuses, with copies between them (Megatron-LM's native fusion); FUSED works in place on low-precision
-    split logits; CHUNKED is PyTorch's or XLA's loss of one part of the logits after another; LINEAR makes each part,
-    about as large as the hidden states, differentiates it in place and forgets it (Liger's fused linear cross-entropy).
-    """
+    """How the loss is computed (`spec.stack.losses`)."""
 
     EAGER = "eager"
     VOCAB_PARALLEL = "vocab-parallel"

@@ -25,9 +25,7 @@ WITHOUT_ACTIVATION: Final = (Part.NORM, Part.ROTARY)
 
 
 class CodeKind(StrEnum):
-    """LIBRARY: kernels of Megatron, Transformer Engine or XLA. TORCH: PyTorch's modules, compiled or not. MODELLING:
-    Hugging Face transformers' modelling code, operation by operation but for what Liger's kernels do. MODULES:
-    nanotron's layers. ALEPH: Aleph Alpha's."""
+    """Names of the kinds of code."""
 
     LIBRARY = "library"
     TORCH = "torch"
@@ -40,16 +38,17 @@ class Code(Section):
     """What every kind has. Of a kind itself:
 
     `single`: whether what has no kernel of its own is counted as single operations.
-    `norm_bytes`: kept by an RMS norm without a kernel beside its input [bytes per hidden value].
-    `stream_extra`: further bytes that a layer keeps [bytes per hidden value].
+    `norm_bytes`: kept by an RMS norm without a kernel beside its input; `stream_extra`: further ones that a layer
+    keeps; `boundary_bytes`: kept of each micro-batch that a pipeline stage has in flight [bytes per hidden value].
     `score_bytes`: kept without flash attention; 0: counted op by op [bytes per score].
-    `boundary_bytes`: kept of each micro-batch that a pipeline stage has in flight [bytes per hidden value].
+    `idle_scores`: tensors of an unfused softmax's scores whose blocks lie idle at the loss [1].
     `pins_qkv`: whether MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values.
     `keeps_gathered`: whether a sequence-parallel linear layer keeps its gathered input instead of its shard.
     """
 
     single: ClassVar[bool] = False
     boundary_bytes: ClassVar[float] = 0.0
+    idle_scores: ClassVar[float] = 0.0
     pins_qkv: ClassVar[bool] = False
     keeps_gathered: ClassVar[bool] = False
 
@@ -67,13 +66,13 @@ class Code(Section):
 
     @property
     def compiled(self) -> bool:
-        """Has what PyTorch's programs run so kernels for all parts? torch.compile makes them."""
+        """Has it kernels for all parts, which torch.compile makes of PyTorch's programs?"""
         return len(self.fused) == len(Part) and not self.single
 
     @property
     def eager(self) -> bool:
-        """Does PyTorch run experts' outputs and 4-bit weights operation by operation? The ones are cast to fp32,
-        weighed and cast back, and kept in fp32; the others dequantised by separate operations."""
+        """Are experts' outputs cast to fp32, weighed, cast back and kept in fp32, and 4-bit weights dequantised, by
+        PyTorch's operations?"""
         return False
 
 
@@ -84,15 +83,15 @@ class _Counted(Code):
 
 
 class Library(_Counted):
-    """Kernels written for training."""
+    """Kernels of Megatron, Transformer Engine or XLA."""
 
     kind: Literal[CodeKind.LIBRARY] = CodeKind.LIBRARY
 
 
 class Torch(_Counted):
-    """Norms are torch.nn.RMSNorm's: peaks of runs without compilation show no upcast copies. Experts: torchtitan 0.3.0
-    models/common/token_dispatcher.py LocalTokenDispatcher.combine; weights: torchao 0.18
-    NF4Tensor.get_original_weight."""
+    """PyTorch's modules, compiled or not. Norms are torch.nn.RMSNorm's: peaks of runs without compilation show no
+    upcast copies. Experts: torchtitan 0.3.0 models/common/token_dispatcher.py LocalTokenDispatcher.combine; weights:
+    torchao 0.18 NF4Tensor.get_original_weight."""
 
     norm_bytes: ClassVar[float] = 0.0
 
@@ -104,7 +103,7 @@ class Torch(_Counted):
 
 
 class Modelling(_Counted):
-    """transformers' modelling code without torch.compile."""
+    """Hugging Face transformers' modelling code, operation by operation but for what Liger's kernels do."""
 
     single: ClassVar[bool] = True
 
@@ -113,9 +112,9 @@ class Modelling(_Counted):
 
 
 class Modules(_Counted):
-    """nanotron's: rotary in place on a view of the permuted q, k, v, keys and values copied by torch.cat; the output
-    that a stage has sent stays until its gradient comes (huggingface/nanotron, branch nouamane/bench2, models/llama.py,
-    parallel/tensor_parallel/functional.py)."""
+    """nanotron's layers: rotary in place on a view of the permuted q, k, v, keys and values copied by torch.cat; the
+    output that a stage has sent stays until its gradient comes (huggingface/nanotron, branch nouamane/bench2,
+    models/llama.py, parallel/tensor_parallel/functional.py)."""
 
     boundary_bytes: ClassVar[float] = 2.0
     pins_qkv: ClassVar[bool] = True
@@ -125,11 +124,14 @@ class Modules(_Counted):
 
 
 class Aleph(Code):
-    """Aleph Alpha's (Aleph-Alpha/scaling of 2024, src/scaling/core/nn and transformer/model): sequence parallelism
-    gathers behind the norm, and linear layers keep what they get (norm/rms_norm.py); values, a view of the fused q, k,
-    v, stay beside the rotated queries and keys (attention.py); as does the output that a stage has sent."""
+    """Aleph Alpha's layers (Aleph-Alpha/scaling of 2024, src/scaling/core/nn and transformer/model): sequence
+    parallelism gathers behind the norm, and linear layers keep what they get (norm/rms_norm.py); values, a view of the
+    fused q, k, v, stay beside the rotated queries and keys (attention.py), as what a stage has sent does."""
 
     boundary_bytes: ClassVar[float] = 2.0
+    idle_scores: ClassVar[float] = (
+        3.0  # all that a layer's forward pass writes: scores, softmax, its copy in 16 bits
+    )
     pins_qkv: ClassVar[bool] = True
     keeps_gathered: ClassVar[bool] = True
 
@@ -140,6 +142,5 @@ class Aleph(Code):
     score_bytes: float = Field(0.0, ge=0, le=16, description="bytes of a softmax in fp32 and its copy")
 
 
-LayerCode = Annotated[
-    Library | Torch | Modelling | Modules | Aleph, Field(discriminator="kind"), of_a_kind(CodeKind)
-]
+AnyCode = Library | Torch | Modelling | Modules | Aleph
+LayerCode = Annotated[AnyCode, Field(discriminator="kind"), of_a_kind(CodeKind)]

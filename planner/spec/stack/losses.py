@@ -1,7 +1,6 @@
 """How does a stack compute its loss: what does it keep of the logits, need, move and launch? A variant for each way.
 
-Left out: the head's products and the seconds of what is moved (`cost/edges.py`), the norm before the head
-(`cost/operations/embedding_and_loss.py`).
+Left out: the head's products and the seconds of what is moved (`cost/edges.py`), the norm before the head.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Quantity = Any  # a float or a float64 column
 
 FP32: Final = 4.0
 # Copies of the logits alive at the peak of PyTorch's loss, in its backward pass (measured in fp32: 12 bytes a logit).
-AUTOGRAD_COPIES: Final = 3.0
+COPIES: Final = 3.0
 # Logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4), gradient (read 4, write 4), cast
 # back (write 2), forward and backward [bytes per logit].
 PASSES_BYTES: Final = 24.0
@@ -33,46 +32,29 @@ LINEAR_LAUNCHES, LAYER_LAUNCHES = 7.0, 116.0
 
 
 class Logits(NamedTuple):
-    """What a rank's loss works on at a time. `held`: logits in the width of activations, `values` of them; `stream`:
-    the head's input; `beside`: what else is alive at the loss; `scores`: blocks in which an unfused softmax had its
-    scores [bytes]; `weights`: of the head that are trained, `split`: ranks that share the vocabulary [1]; `act`: bytes
-    of an activation."""
+    """What a rank's loss works on at a time. `held`: logits in the width of activations, `act` bytes each, `values` of
+    them; `stream`: the head's input; `beside`: what else is alive [bytes]; `weights`: of the head that are trained;
+    `split`: ranks that share the vocabulary [1]."""
 
     held: Array
     values: Array
     stream: Array
     beside: Array
-    scores: Array
     weights: Array
     split: Array
     act: float
 
 
-class Held(NamedTuple):
-    """`kept`: until the backward pass; `transient`: above it at the loss's peak; `gradient`: when the head's own
-    backward pass starts [bytes]."""
-
-    kept: Array
-    transient: Array
-    gradient: Array
-
-
 class Loss(Section):
-    """What every way has. Of the way itself:
-
-    `whole`: whether every tp rank holds the logits of the whole vocabulary.
-    `launches_of_layer`: kernels of head and loss over those of a layer [1]: an unfused loss is about as many. vTrain's
-    toy models, whose times are exact sums over layers and ends, give 1.0 at tp 2 to 8.
+    """What every way has. `whole`: whether every tp rank holds the logits of the whole vocabulary. `of_layer`: kernels
+    of head and loss over those of a layer [1]; vTrain's toy models, whose times are exact sums, give 1.0 at tp 2 to 8.
     """
 
     whole: ClassVar[bool] = False
-    launches_of_layer: ClassVar[float] = 1.0
+    of_layer: ClassVar[float] = 1.0
 
     kept_logits: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="bytes per logit of the whole vocabulary that every tp rank holds beside the loss",
+        0.0, ge=0, le=16, description="bytes per logit that every tp rank holds beside"
     )
 
     def parts(self, tokens: Array, vocabulary: Quantity, hidden: int) -> Array:
@@ -86,7 +68,7 @@ class Loss(Section):
 
     def launches(self, parts: Array) -> Array:
         """Launches of head and loss, in units of a layer's [1]."""
-        return np.full_like(parts, self.launches_of_layer)
+        return np.full_like(parts, self.of_layer)
 
     def passes_bytes(self, act: float) -> float:
         """Moved forward and backward, of activations `act` bytes wide [bytes per logit]."""
@@ -97,56 +79,39 @@ class Loss(Section):
         [bytes per weight]."""
         return 0.0
 
-    def held(self, x: Logits) -> Held:
-        """What it keeps and needs."""
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        """Kept until the backward pass, above it at the loss's peak, and when the head's own backward pass starts
+        [bytes]."""
         raise NotImplementedError
 
 
-def _unfused(x: Logits, wide: Array, peak: float | Array) -> Held:
+def _unfused(x: Logits, wide: Array, peak: float | Array) -> tuple[Array, Array, Array]:
     """On all logits at once, `wide` bytes of them: keeps log-probabilities, peaks at `peak` times as much."""
-    return Held(wide, (peak - 1) * wide + x.beside, x.held)
+    return wide, (peak - 1) * wide + x.beside, x.held
 
 
 class Eager(Loss):
-    """By PyTorch's operations on logits that every tp rank gathers whole."""
+    """By PyTorch's operations on logits that every tp rank gathers whole. `peak`: copies alive at most, and blocks of
+    their size that something small keeps from them."""
 
     whole: ClassVar[bool] = True
 
     kind: Literal[CrossEntropy.EAGER] = CrossEntropy.EAGER
     logit_bytes: float = Field(FP32, ge=2, le=4, description="bytes per logit that it works on")
-    peak: float = Field(
-        AUTOGRAD_COPIES,
-        ge=1,
-        le=6,
-        description="copies of them alive at the peak, and blocks of their size that something small keeps from them",
-    )
-    idle_scores: float = Field(
-        0.0,
-        ge=0,
-        le=3,
-        description="tensors of an unfused softmax's scores whose blocks lie idle meanwhile",
-    )
+    peak: float = Field(COPIES, ge=1, le=6, description="copies of the logits alive at its peak")
 
-    def held(self, x: Logits) -> Held:
-        """Idle blocks hold no logits, which are larger, and short of memory the allocator keeps those that a small
-        tensor has split (torch c10/cuda/CUDACachingAllocator.cpp, release_blocks)."""
-        wide = self.logit_bytes * x.values
-        idle = np.where(x.scores < wide, self.idle_scores * x.scores, 0.0)
-        return _unfused(x._replace(beside=x.beside + idle), wide, self.peak)
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        return _unfused(x, self.logit_bytes * x.values, self.peak)
 
 
 class VocabParallel(Loss):
-    """On logits that tp ranks split."""
+    """In fp32 on logits that tp ranks split; on those of a rank alone PyTorch's own at most."""
 
     kind: Literal[CrossEntropy.VOCAB_PARALLEL] = CrossEntropy.VOCAB_PARALLEL
-    peak: float = Field(
-        AUTOGRAD_COPIES, ge=1, le=6, description="copies of the logits in fp32 alive at its peak"
-    )
+    peak: float = Field(COPIES, ge=1, le=6, description="copies of the logits alive at its peak")
 
-    def held(self, x: Logits) -> Held:
-        """On logits that no rank splits PyTorch's own loss at most."""
-        peak = np.where(x.split > 1, self.peak, min(self.peak, AUTOGRAD_COPIES))
-        return _unfused(x, FP32 * x.values, peak)
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        return _unfused(x, FP32 * x.values, np.where(x.split > 1, self.peak, min(self.peak, COPIES)))
 
 
 class Compiled(Loss):
@@ -156,32 +121,28 @@ class Compiled(Loss):
 
     kind: Literal[CrossEntropy.COMPILED] = CrossEntropy.COMPILED
 
-    def held(self, x: Logits) -> Held:
-        return _unfused(x, FP32 * x.values, AUTOGRAD_COPIES)
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        return _unfused(x, FP32 * x.values, COPIES)
 
 
 class Fused(Loss):
     """In place on logits in the width of activations: those and their gradient."""
 
-    launches_of_layer: ClassVar[float] = 0.5
+    of_layer: ClassVar[float] = 0.5
 
     kind: Literal[CrossEntropy.FUSED] = CrossEntropy.FUSED
 
-    def held(self, x: Logits) -> Held:
-        return Held(x.held, x.held + x.beside, 2 * x.held)
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        return x.held, x.held + x.beside, 2 * x.held
 
 
 class Chunked(Loss):
-    """PyTorch's or XLA's loss of one part of the logits after the other; keeps the gradient of the head's input.
-
-    Every part is a product of few rows, and gives the head's weight a gradient of its own.
-    """
+    """PyTorch's or XLA's loss of one part of the logits after the other; keeps the gradient of the head's input. Every
+    part is a product of few rows, and gives the head's weight a gradient of its own."""
 
     kind: Literal[CrossEntropy.CHUNKED] = CrossEntropy.CHUNKED
     number: int = Field(8, ge=1, description="parts of the logits")
-    makes_again: bool = Field(
-        False, description="the backward pass makes the logits again (MaxText's num_vocab_tiling)"
-    )
+    makes_again: bool = Field(False, description="the backward pass makes the logits again (MaxText)")
 
     def parts(self, tokens: Array, vocabulary: Quantity, hidden: int) -> Array:
         return np.full_like(tokens, float(self.number))
@@ -195,25 +156,21 @@ class Chunked(Loss):
         accumulate_unsharded_grad_if_needed; maxtext utils/vocabulary_tiling.py _bwd_scan_body)."""
         return act + 2.0 * gradient
 
-    def held(self, x: Logits) -> Held:
-        return Held(x.stream, AUTOGRAD_COPIES * FP32 * x.values + x.beside, x.held)
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        return x.stream, COPIES * FP32 * x.values + x.beside, x.held
 
 
 class Linear(Loss):
     """Makes each part of the logits, about as large as the hidden states, differentiates it in place and forgets it
-    (Liger's fused linear cross-entropy). Left out: its wait for the device, one a micro-batch."""
+    (Liger's fused linear cross-entropy). Before 0.6.2 the product that makes a part's gradient of the head's weight
+    added it to the sum. Left out: its wait for the device, one a micro-batch."""
 
     kind: Literal[CrossEntropy.LINEAR] = CrossEntropy.LINEAR
-    adds_in_product: bool = Field(
-        False,
-        description="adds a part's gradient of the head's weight to the sum in the product that makes it (Liger before "
-        "0.6.2)",
-    )
+    adds_in_product: bool = Field(False, description="products add up gradients of the head's weight")
 
     def parts(self, tokens: Array, vocabulary: Quantity, hidden: int) -> Array:
-        """A power of two of rows, whose logits are about as large as all hidden states: rows =
-        2^ceil(log2(T / ceil(V / h))), parts = T / rows (linkedin/Liger-Kernel@ead96b6
-        ops/fused_linear_cross_entropy.py)."""
+        """Of a power of two of rows: rows = 2^ceil(log2(T / ceil(V / h))), parts = T / rows
+        (linkedin/Liger-Kernel@ead96b6 ops/fused_linear_cross_entropy.py)."""
         rows = np.exp2(np.ceil(np.log2(np.ceil(tokens / np.ceil(vocabulary / hidden)))))
         return np.asarray(np.ceil(tokens / rows))
 
@@ -225,14 +182,14 @@ class Linear(Loss):
 
     def sum_bytes(self, act: float, gradient: float) -> float:
         """Casts the part's to fp32 and adds that to a sum in the weight's width a: read a, write 4; read a and 4, write
-        a. Before v0.6.2 the product itself added: 2 a."""
+        a; 2 a where the product adds."""
         return 2.0 * act if self.adds_in_product else 3.0 * act + 2.0 * FP32
 
-    def held(self, x: Logits) -> Held:
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
         """At a part's end the sum of gradients of the head's weight, and unless the product adds to it the part's own,
         and that in fp32; the latter two are 3,072 MiB for 131,072 x 4,096 (linkedin/Liger-Kernel#1239)."""
         temporaries = x.act if self.adds_in_product else 2.0 * x.act + FP32
-        return Held(x.stream, x.held + temporaries * x.weights, x.stream)
+        return x.stream, x.held + temporaries * x.weights, x.stream
 
 
 AnyLoss = Eager | VocabParallel | Compiled | Fused | Chunked | Linear

@@ -241,7 +241,7 @@ def test_low_precision_loss(loss: AnyLoss, bytes_per_logit: int) -> None:
 )
 def test_blocks_of_scores_lie_idle_at_the_loss(kernel: AttentionKernel, seq: int, width: int) -> None:
     llama, vocabulary, x = load_model("llama-3-8b"), np.array([128256.0]), shape(t=2, seq=seq)
-    kernels = Kernels(loss=Eager(idle_scores=3.0), attention=kernel)
+    kernels = Kernels(loss=Eager(), attention=kernel, code=Aleph())
     head = head_activations(vocabulary, llama, x, kernels, BF16)
     idle = float((head.kept + head.transient)[0]) - 12 * TOKENS * 128256
     assert idle == 3 * width * TOKENS * seq * 32 / 2
