@@ -16,8 +16,9 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,10 @@ from planner.catalog.load_stacks import STACKS_FOLDER, load_stack
 from planner.errors import PlannerError
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
+from planner.spec.stack.section import Section
 
 Array = NDArray[np.float64]
+AnySection = TypeVar("AnySection", bound=Section)
 
 PEAK_WIDTH: Final = 0.05  # a miss of a peak that weighs as much as one verdict on the edge [log of a ratio]
 EDGE_WIDTH: Final = 0.04  # of the logistic loss [log of a ratio]
@@ -56,7 +59,7 @@ class Constant:
 # Each is a physical quantity that no public source states for the stack.
 CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
     "nanotron-2024": (
-        Constant("kernels", "loss_peak", 2.0, 3.0, 2.0, 0.25),
+        Constant("kernels.loss", "peak", 2.0, 3.0, 2.0, 0.25),
         Constant("overhead", "workspace", 0.0, 2 * GIB, 0.25 * GIB, 0.25 * GIB),
         Constant("overhead", "fragmentation", 0.0, 0.3, 0.05, 0.05),
         # 31 kernels and 4 entries for each of 4 collectives; back 45 and 24: counted in its source
@@ -64,13 +67,11 @@ CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
         Constant("engine", "launches_backward", 45.0, 90.0, 69.0, 8.0),
     ),
     "aa-scaling-2023": (
-        Constant("kernels", "stream_extra", 0.0, 12.0, 0.0, 2.0),
-        Constant("kernels", "eager_norm_bytes", 2.0, 10.0, 4.0, 2.0),
+        Constant("kernels.code", "stream_extra", 0.0, 12.0, 0.0, 2.0),
+        Constant("kernels.code", "norm_bytes", 2.0, 10.0, 4.0, 2.0),
         # three copies, and blocks of their size that gradients break, which are made while those are free
-        Constant("kernels", "loss_peak", 3.0, 5.0, 4.0, 0.5),
-        Constant("kernels", "score_bytes", 2.0, 10.0, 5.0, 2.0),
-        # of three that a layer's forward pass writes: scores, softmax, its copy in 16 bits
-        Constant("kernels", "idle_scores", 0.0, 3.0, 1.5, 0.5),
+        Constant("kernels.loss", "peak", 3.0, 5.0, 4.0, 0.5),
+        Constant("kernels.code", "score_bytes", 2.0, 10.0, 5.0, 2.0),
         Constant("overhead", "fragmentation", 0.0, 0.3, 0.05, 0.05),
     ),
 }
@@ -137,12 +138,15 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
 
 def with_constants(stack: Stack, values: dict[Constant, float]) -> Stack:
     """The stack with these numbers."""
-    sections: dict[str, dict[str, float]] = defaultdict(dict)
     for constant, value in values.items():
-        sections[constant.section][constant.name] = value
-    return stack.model_copy(
-        update={name: getattr(stack, name).model_copy(update=fields) for name, fields in sections.items()}
-    )
+        stack = _with_number(stack, [*constant.section.split("."), constant.name], value)
+    return stack
+
+
+def _with_number(section: AnySection, path: Sequence[str], value: float) -> AnySection:
+    first, *rest = path
+    inner = _with_number(getattr(section, first), rest, value) if rest else value
+    return section.model_copy(update={first: inner})
 
 
 def predicted(samples: Sequence[Sample], values: dict[Constant, float]) -> tuple[Array, Array]:
@@ -297,9 +301,9 @@ def write(name: str, values: dict[Constant, float]) -> None:
     path = STACKS_FOLDER / f"{name}.yaml"
     text = path.read_text(encoding="utf-8")
     for constant, value in values.items():
-        start = text.index(f"\n{constant.section}:")
+        start = text.index(f"\n{constant.section.partition('.')[0]}:")
         head, tail = text[:start], text[start:]
-        line = rf"(\n  {constant.name}: )[^#\n]*?(\s*(?:#[^\n]*)?\n)"
+        line = rf"(\n +{constant.name}: )[^#\n]*?(\s*(?:#[^\n]*)?\n)"
         tail, count = re.subn(line, rf"\g<1>{shipped_text(constant, value)}\g<2>", tail, count=1)
         if not count:
             raise SystemExit(f"{path} must name {constant.section}.{constant.name}")
@@ -311,7 +315,7 @@ def differences(stack: Stack, values: dict[Constant, float]) -> list[str]:
     """Constants whose shipped value is not the fitted one."""
     found = []
     for constant, value in values.items():
-        shipped = float(getattr(getattr(stack, constant.section), constant.name))
+        shipped = float(attrgetter(f"{constant.section}.{constant.name}")(stack))
         if shipped_text(constant, shipped) != shipped_text(constant, value):
             found.append(
                 f"{stack.name} {constant.section}.{constant.name}: {shipped:.6g}, fitted {value:.6g}"

@@ -47,12 +47,9 @@ _ALONE: Final = ("tensor-parallel collectives under products", "tensor-parallel 
 _OWN: Final = ("the pipeline model:",)  # of one's own program
 SAID: Final = {
     "kernels.attention": ("an attention mask:", *_OWN),
-    "kernels.cross_entropy": ("the loss of the plan's stack", *_OWN),
-    "kernels.activation_input_bytes": ("SwiGLU's input kept in 8 bits",),
-    "kernels.fused_norm": ("Liger's kernels:", *_OWN),
-    "kernels.fused_activation": ("Liger's kernels:", *_OWN),
-    "kernels.fused_rotary": ("Liger's kernels:", *_OWN),
-    "kernels.loss_adds_in_product": ("Liger's kernels:",),
+    "kernels.loss": ("the loss of the plan's stack", *_OWN),
+    "kernels.narrow_kept": ("SwiGLU's input kept in 8 bits",),
+    "kernels.code": ("Liger's kernels:", *_OWN),
     "kernels.float8_scales": _SCALES,
     "communication.tp_exposed": _ALONE,
     "communication.tp_overlapped": _ALONE,

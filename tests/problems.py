@@ -35,6 +35,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision, PrecisionRecipe
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
+from planner.spec.stack.layer_code import Library, Modelling
 from planner.spec.stack.time import Kernels
 
 
@@ -193,5 +194,5 @@ def layer_activations(
 
 def launches(layer: Layer, seq: float, single: bool) -> float:
     """`dense_launches` of a layer over sequences of `seq` tokens."""
-    run = Run(2048, Kernels(single_operations=single), seq=seq)
+    run = Run(2048, Kernels(code=Modelling() if single else Library()), seq=seq)
     return dense_launches(layer_operations(layer, run), single)

@@ -33,7 +33,7 @@ def test_every_setting_of_a_run_is_asked_about(tmp_path: Path) -> None:
         assert (stack.engine.master, stack.engine.gradient) == ((4.0, 4.0) if wide else (0.0, 2.0))
         assert stack.engine.pure_bf16 is not wide
         assert (stack.kernels.attention is AttentionKernel.EAGER) == (row["attention"] == "eager")
-        assert stack.kernels.single_operations == (row["compile"] == "False")
+        assert stack.kernels.code.single == (row["compile"] == "False")
         assert (stack.engine.optimizer_transient > 0) == (row["adamw"] == "foreach")
         assert (stack.host.expert_launch > 0) == (row["experts"] == "eager")
         assert (request.restrict.get("recompute") == (int(Recompute.FULL),)) == (

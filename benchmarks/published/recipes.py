@@ -20,7 +20,8 @@ from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.losses import Fused
 
 ADAPTERS: Final = Word(r"\bq?lora\b")
 # Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with
@@ -111,7 +112,7 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
             engine = engine.keeping_narrow(Precision.NVFP4, False)
         wire = {} if key[1] else {"gradient_bytes": HALF}
         comm = stack.communication.model_copy(update={"dispatcher": dispatcher, **wire})
-        own: dict[str, Any] = {"cross_entropy": CrossEntropy.FUSED} if fused else {}
+        own: dict[str, Any] = {"loss": Fused()} if fused else {}
         own |= {"fused_experts": True} if whole else {}
         kernels = stack.kernels.model_copy(update=own)
         seen[key] = stack.model_copy(update={"engine": engine, "communication": comm, "kernels": kernels})

@@ -10,7 +10,7 @@ from typing import Any, Final
 from planner.catalog.load_stacks import load_stack
 from planner.spec.job import Optimizer
 from planner.spec.stack import UNLIKE_BAND, Stack
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.losses import VocabParallel
 
 # Settings of the ZeRO-3 scripts of Megatron-DeepSpeed (microsoft/Megatron-DeepSpeed@4efb479
 # examples_deepspeed/azure/run-175b.sh, run-1t.sh, run-benchmark-model.sh), the only ones it has with stage 3 at scale.
@@ -60,10 +60,9 @@ def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str
     if zero in (1, 2) and owns_tensors(kin):
         comm = stack.communication
         overlap = max(comm.dp_overlap, load_stack(_OVERLAPPED_AS).communication.dp_overlap)
-        kernels: dict[str, Any] = {"cross_entropy": CrossEntropy.VOCAB_PARALLEL, "whole_logit_bytes": 0.0}
         sections: dict[str, Any] = {
             "communication": comm.model_copy(update={**_OWNED, "dp_overlap": overlap}),
-            "kernels": stack.kernels.model_copy(update=kernels),
+            "kernels": stack.kernels.model_copy(update={"loss": VocabParallel()}),
             "limits": stack.limits.model_copy(update={"hybrid_sharding": (1, 2)}),
         }
         said = f"{kin} all-reduces gradients and gives whole tensors to ranks, which broadcast them after the update"

@@ -26,6 +26,8 @@ from planner.catalog.stack_options import (
 from planner.spec.stack import Stack
 from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack.layer_code import WITHOUT_ACTIVATION
+from planner.spec.stack.losses import Compiled, Fused
 
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
 FLASH1_SLOWDOWN: Final = 2.0
@@ -53,7 +55,8 @@ def _aleph_kernels(text: str, stack: Stack) -> tuple[Update, str] | None:
     if match is None:
         return None
     name, rest = match[1].lower(), match[2].lower()
-    kernels: dict[str, Any] = {"fused_norm": "rms" in rest}
+    parts = WITHOUT_ACTIVATION if "rms" in rest else ()
+    kernels: dict[str, Any] = {"code": stack.kernels.code.model_copy(update={"fused": parts})}
     update: Update = {"kernels": kernels}
     if "torch" in name or "eager" in name:
         kernels["attention"] = AttentionKernel.EAGER
@@ -180,12 +183,14 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
         newer = stack.released >= "2025-08" if named is None else _numbers(named[1]) >= (0, 6, 2)
         return _fields_of(LIGER if newer else f"{LIGER}-0.6.1", "transformers"), _LIGER_SAID
     if re.search(r"whole logits|unfused (?:cross|loss)", text) or _FUSED_LOSS.denied(text):
-        return {"kernels": {"cross_entropy": CrossEntropy.VOCAB_PARALLEL}}, "the loss on whole logits"
+        return {
+            "kernels": {"loss": stack.kernels.with_loss(CrossEntropy.VOCAB_PARALLEL).loss}
+        }, "the loss on whole logits"
     if not _FUSED_LOSS.asked(text):
         return None
     if re.search(r"cross[- ]entropy fusion \(?native", text):
-        return {"kernels": {"cross_entropy": CrossEntropy.COMPILED}}, "cross-entropy compiled (native fusion)"
-    return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
+        return {"kernels": {"loss": Compiled()}}, "cross-entropy compiled (native fusion)"
+    return {"kernels": {"loss": Fused()}}, "fused cross-entropy"
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -139,8 +139,8 @@ def _normal(name: str) -> str:
 def read_stack(path: Path) -> Stack:
     """The stack in a file. Raises `FileInputError` naming file and field.
 
-    A file with `extends: NAME` states only what differs from that shipped stack, key by key, but all of an engine of
-    another kind; its bands, unless stated, are `EXTENDED_BAND` times as wide, and it counts as not fitted.
+    A file with `extends: NAME` states only what differs from that shipped stack, key by key, but all of an engine or a
+    loss of another kind; its bands, unless stated, are `EXTENDED_BAND` times as wide, and it counts as not fitted.
     """
     document = _read_yaml(path)
     if "extends" in document:
@@ -168,14 +168,12 @@ def _extended(path: Path, document: dict[str, Any]) -> dict[str, Any]:
         raise FileInputError(str(path), "must be a stack that extends no other", name, field="extends")
     bands = {key: EXTENDED_BAND * value for key, value in base.items() if key in ("band", "band_moe")}
     kept = {key: value for key, value in base.items() if key not in _OF_ONE_STACK}
-    engines = [of.get("engine") for of in (base, own)]
-    kinds = [of.get("kind") if isinstance(of, dict) else None for of in engines]
-    if kinds[1] not in (None, kinds[0]):
-        kept.pop("engine", None)
     return _merged({**kept, **bands, "kin": name}, own)
 
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    if own.get("kind", base.get("kind")) != base.get("kind"):
+        return own
     both = {
         key: _merged(base[key], value)
         for key, value in own.items()

@@ -316,23 +316,32 @@ def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: li
         section = getattr(stack, one.section)
         if one.field not in type(section).model_fields:  # of another engine
             continue
-        value = type(getattr(section, one.field))(one.value * spec.hidden**one.power)
-        if value != getattr(section, one.field):
+        own, value = getattr(section, one.field), one.value
+        if not isinstance(value, tuple):
+            value = type(own)(value * spec.hidden**one.power)
+        if value != own:
             stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
-            whole = f"{value:,.0f}" if value == int(value) else f"{value:,}"
-            shown = str(value).lower() if isinstance(value, bool) else whole
-            said.append(f"modelled with {one.name} {shown}")
+            said.append(f"modelled with {one.name} {_shown(value)}")
     return stack
+
+
+def _shown(value: float | tuple[float, ...]) -> str:
+    """A number of a stack, true or false, or several numbers, as a note has it."""
+    if isinstance(value, tuple):
+        return " and ".join(dict.fromkeys(map(_shown, value)))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,.0f}" if value == int(value) else f"{value:,}"
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
     """The stack with the loss, the dispatcher and the width of weights that the files ask for."""
     kernels, communication = stack.kernels, stack.communication
-    if parsed.cross_entropy not in (None, kernels.cross_entropy):
+    if parsed.loss is not None and parsed.loss.kind is not kernels.loss.kind:
         said.append(
-            f"modelled with the loss {parsed.cross_entropy}, as the files ask; the stack was measured without"
+            f"modelled with the loss {parsed.loss.kind}, as the files ask; the stack was measured without"
         )
-        kernels = kernels.model_copy(update={"cross_entropy": parsed.cross_entropy})
+        kernels = kernels.model_copy(update={"loss": parsed.loss})
     if parsed.dispatcher not in (None, communication.dispatcher):
         said.append(
             f"modelled with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"

@@ -24,6 +24,7 @@ from planner.cost.device.rates import DeviceRates
 from planner.cost.operations.operation import Gemm, Shard
 from planner.spec.job import FROZEN_BYTES, Job
 from planner.spec.stack import Stack
+from planner.spec.stack.kinds import FusedLinear
 
 Array = NDArray[np.float64]
 
@@ -47,20 +48,18 @@ EAGER_DEQUANTISE_BYTES: Final = 33.0
 # bandwidth; that leaves 68.5e9 and 31.2e9 weights at 3.3 to 3.7e11 a second on 132 units. On A100 another kernel is
 # twice as fast (Qi 2026, arXiv 2604.02556, abstract), which is where its memory would bind.
 DEQUANTISED_PER_UNIT: Final = 2.65e9
-_FUSES_INPUTS: Final = ("megatron", "megatron-deepspeed", "nanotron")
 
 
 def linear_layers(gemm: Gemm, stack: Stack) -> int:
-    """Linear layers of a product: q, k and v as well as gate and up are one in Megatron's models, else apart; those of
-    experts are not."""
-    return 1 if gemm.expert or stack.framework in _FUSES_INPUTS else gemm.linear
+    """Linear layers of a product that have adapters and weights of their own; those of experts are never apart."""
+    return 1 if gemm.expert or stack.kernels.fused_linear is FusedLinear.ALL else gemm.linear
 
 
 def adapter_launches(gemms: Iterable[Gemm], job: Job, stack: Stack) -> float:
     """Launches that adapters and dequantisings add to the products of a layer [1]."""
     if job.lora_rank is None:
         return 0.0
-    each = EAGER_DEQUANTISE_LAUNCHES if stack.kernels.eager_dequantise else DEQUANTISE_LAUNCHES
+    each = EAGER_DEQUANTISE_LAUNCHES if stack.kernels.code.eager else DEQUANTISE_LAUNCHES
     total = 0.0
     for gemm in gemms:
         if gemm.expert or gemm.name == "router":
@@ -101,7 +100,7 @@ class AdapterModel:
         bits, kernels = self.job.frozen_bits, self.rates.kernels
         if bits >= 16:
             return np.zeros_like(weights)
-        eager = bits == 4 and self.stack.kernels.eager_dequantise
+        eager = bits == 4 and self.stack.kernels.code.eager
         fused = DEQUANTISE_BYTES if bits == 4 else FROZEN_BYTES[bits] + 2.0
         moved = weights * (EAGER_DEQUANTISE_BYTES if eager else fused)
         bound = 0.0 if bits == 8 or eager else weights / (DEQUANTISED_PER_UNIT * kernels.compute_units)

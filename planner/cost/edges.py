@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.cut import LayerShape
-from planner.cost.device.chunked_loss import LINEAR_LAUNCHES, LINEAR_PASSES, is_chunked, loss_parts, sum_bytes
 from planner.cost.device.products import ProductModel, key_groups
 from planner.cost.flops import outer_gemms
 from planner.cost.host import HostModel
@@ -24,21 +23,12 @@ from planner.cost.operations.embedding_and_loss import (
 )
 from planner.spec.config import ConfigTable, CudaGraphs
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.losses import Eager
 
 Array = NDArray[np.float64]
 
-# Loss, forward and backward: logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4),
-# gradient (read 4, write 4), cast back (write 2): bytes per logit.
-LOSS_PASSES_BYTES = 24.0
-# Launches of the embedding, and of head and loss, in units of a layer's: an unfused loss is about as many kernels as
-# a layer. vTrain's toy models, whose times are exact sums over layers and ends, give 0.3 and 1.0 at tp 2 to 8.
+# Launches of the embedding, in units of a layer's: vTrain's toy models give 0.3 at tp 2 to 8, see `spec.stack.losses`.
 EMBEDDING_LAUNCHES = 0.3
-LAYER_LAUNCHES = 116.0  # forward and backward, in the same count as `LINEAR_LAUNCHES`
-LOSS_LAUNCHES = {
-    CrossEntropy.EAGER: 1.0, CrossEntropy.VOCAB_PARALLEL: 1.0, CrossEntropy.COMPILED: 1.0, CrossEntropy.FUSED: 0.5,
-    CrossEntropy.CHUNKED: 1.0,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,16 +86,17 @@ class EdgeModel:
         """Of both ends; `x`: the cut of a micro-batch as computed, `longest`: as memory must hold it."""
         problem, model, act = self.problem, self.problem.model, self.rates.recipe.activation_bytes
         vocabulary = padded_vocabulary(problem, x.t)
-        parts = loss_parts(problem.stack.kernels, x.tokens, vocabulary / x.t, model.hidden)
+        loss = problem.stack.kernels.loss
+        parts = loss.parts(x.tokens, vocabulary / x.t, model.hidden)
         products = self._products(keys, x, vocabulary, parts)
-        table, loss = self._passes(x, vocabulary, parts)
+        table, logits = self._passes(x, vocabulary, parts)
         host, softness = self.host.dense(x.t), problem.stack.host.softness
         host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
-        launches = self._launches(parts) * (1 + model.mtp_layers)
+        launches = loss.launches(parts) * (1 + model.mtp_layers)
         trained = problem.job.lora_rank is None
         return EdgeCost(
             embedding=soft_maximum(table, EMBEDDING_LAUNCHES * host, softness),
-            head=soft_maximum(products + loss, launches * host, softness),
+            head=soft_maximum(products + logits, launches * host, softness),
             head_gemm=products,
             memory=head_activations(
                 vocabulary, model, longest, problem.stack.kernels, self.rates.recipe, trained
@@ -113,17 +104,10 @@ class EdgeModel:
             stream=act * longest.tokens * model.hidden * model.passed_streams / longest.sequence_split,
         )
 
-    def _launches(self, parts: Array) -> Array:
-        """Launches of head and loss, in units of a layer's [1]."""
-        kernels = self.problem.stack.kernels
-        if kernels.cross_entropy is CrossEntropy.LINEAR:
-            return LINEAR_LAUNCHES * parts / LAYER_LAUNCHES
-        return np.full_like(parts, LOSS_LAUNCHES[kernels.cross_entropy])
-
     def _products(self, keys: ConfigTable, x: LayerShape, vocabulary: Array, parts: Array) -> Array:
         """The head's products, in `parts`, and those of the embedding's own inputs, forward and backward [s]."""
         total, groups = np.zeros(len(keys)), key_groups(keys)
-        ahead = 1.0 + (is_chunked(self.problem.stack.kernels) and self.problem.stack.kernels.loss_again)
+        ahead = self.problem.stack.kernels.loss.forward_products
         part = replace(x, tokens=x.tokens / parts)
         for gemm in outer_gemms(self.problem.model):
             head = gemm.name == "head"
@@ -141,16 +125,14 @@ class EdgeModel:
         kernels = self.problem.stack.kernels
         act = self.rates.recipe.activation_bytes
         factor = self.problem.stack.compute.memory_bound
-        single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
+        single = kernels.code.single and isinstance(kernels.loss, Eager)
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
-        per_logit = loss_bytes(act, multiplied, model.capped_logits) if single else LOSS_PASSES_BYTES
-        per_logit = LINEAR_PASSES * act if kernels.cross_entropy is CrossEntropy.LINEAR else per_logit
+        per_logit = loss_bytes(act, multiplied, model.capped_logits) if single else kernels.loss.passes_bytes(act)
         # whole logits are gathered, then laid together (read and written once)
-        whole = kernels.cross_entropy is CrossEntropy.EAGER
-        each = per_logit + 2.0 * act * (x.t > 1) if whole else per_logit / x.t
+        each = per_logit + 2.0 * act * (x.t > 1) if kernels.loss.whole else per_logit / x.t
         logits = each * x.tokens * vocabulary
-        if is_chunked(kernels) and self.problem.job.lora_rank is None:
-            width = sum_bytes(kernels, act, self.problem.stack.communication.gradient_bytes)
+        if self.problem.job.lora_rank is None:
+            width = kernels.loss.sum_bytes(act, self.problem.stack.communication.gradient_bytes)
             logits = logits + width * parts * vocabulary / x.t * model.hidden
         stream = act * x.tokens * model.hidden / x.sequence_split
         own = x.tokens * model.side_width

@@ -152,7 +152,7 @@ class HostModel:
         # a rank alone in its group has nothing to send and keeps NCCL's dispatcher (megatron/arguments.py)
         several = keys["ep"] * keys["etp"] > 1
         fused = several & self.problem.stack.communication.dispatcher.fused
-        single = self.problem.stack.kernels.single_operations
+        single = self.problem.stack.kernels.code.single
         worth, mixer = dense_launches(ops, single), mixer_launches(ops, single)
         dense, none, slower = self.dense(t) * worth, np.zeros(len(t)), self.slowdown
         pipeline = slower * pipeline

@@ -175,7 +175,7 @@ def backward_peak(
         width, inner = half.width(x), half.inner(x)
         points.append((2.0 if half.gated else 1.0) * width + inner + ffn)
         if half.gated:
-            points.append(width + inner * (3.0 - run.kernels.fused_activation) + ffn * (2.0 / 3.0))
+            points.append(width + inner * (3.0 - run.kernels.code.fused_activation) + ffn * (2.0 / 3.0))
     if halves and not layer.parallel:  # the second norm's input, statistics and output
         norm = stream + STATISTIC_BYTES * values / run.hidden + parts["layernorm"] / 2.0
     if mixing is not None:

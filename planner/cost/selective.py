@@ -21,6 +21,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
+from planner.spec.stack.kinds import FusedLinear
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -56,8 +57,8 @@ def kept_shares(
         if gemm.expert or gemm.name == "router" or (own_kernel and not gemm.wide and not wide):
             shares[gemm.name] = 0.0
             continue
-        one = linear_layers(gemm, problem.stack) == 1
-        widths = gemm.outputs(problem.stack.kernels.fused_qkv if gemm.kv_out_features else one)
+        qkv = gemm.kv_out_features > 0 and problem.stack.kernels.fused_linear is FusedLinear.QKV
+        widths = gemm.outputs(qkv or linear_layers(gemm, problem.stack) == 1)
         kept = [width for place, width in enumerate(widths, counted) if place % 2 == 0]
         counted += len(widths)
         shares[gemm.name] = sum(kept) / sum(widths)
@@ -72,7 +73,7 @@ def kept_bytes(
     `parts`: what it keeps without. A compiled model drops what no backward operation reads: the output of a block's
     last product, which the residual stream takes up. Llama-2-7B, bf16, per token: 15.4 h, compiled 13.4 h.
     """
-    zero, act, compiled = np.zeros(len(x.t)), run.act, run.kernels.fused_activation
+    zero, act, compiled = np.zeros(len(x.t)), run.act, run.kernels.code.fused_activation
     gemms = [op.product for op in ops if op.product is not None]
     shares = kept_shares(problem, run.recipe, gemms, layer.wide)
     kept = parts["input"] + parts.get("core_attn", zero) + parts.get("attention_out", zero)

@@ -83,7 +83,7 @@ def memory_inputs(
         head_transient=last * head.transient[l_row][:, None],
         logit_gradient=last * head.gradient[l_row][:, None],
         boundary=in_flight
-        * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
+        * (stack.kernels.code.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
         stage_buffers=engine.stage_buffers(
             table, layers, l_row, (classes.first.take(c_row, axis=0), last), in_flight
         ),

@@ -27,7 +27,8 @@ from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule, Violation, context_kinds_of
 from planner.spec.stack import Stack
 from planner.spec.stack.engines import EngineKind
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.losses import AnyLoss
 
 if TYPE_CHECKING:
     from planner.frameworks.adapters import Adapters
@@ -115,12 +116,12 @@ class Launch:
 @dataclass(frozen=True)
 class StackSetting:
     """A setting of the files that is a number of the stacks whose `section` has this field: `field` is `value` times
-    the model's width to the power `power`."""
+    the model's width to the power `power`, or both of two numbers."""
 
     name: str
     section: str
     field: str
-    value: float
+    value: float | tuple[float, float]
     power: int = 0
 
 
@@ -132,7 +133,7 @@ class ParsedConfig:
     `layers`: of every pipeline chunk, where stated; `violations`: what the program refuses of them.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
-    `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
+    `loss`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
     gathers linear weights in 8 or 4 bits (and, but for FSDP2, keeps them so); None where the files cannot say.
     `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
     `stack_options`: of `catalog.stack_options`, by name; `usual_options`: what the framework does where neither the
@@ -164,7 +165,7 @@ class ParsedConfig:
     notes: tuple[str, ...] = ()
     optimizer: Optimizer | None = None
     missing: str = ""
-    cross_entropy: CrossEntropy | None = None
+    loss: AnyLoss | None = None
     dispatcher: Dispatcher | None = None
     param_gather: bool | None = None
     bf16_layers: tuple[int, int] = (0, 0)

@@ -84,12 +84,12 @@ def static_experts(columns: Columns, problem: Problem) -> Mask:
     Megatron-LM d98e8a6 core/transformer/transformer_config.py, moe_expert_rank_capacity_factor; NCCL-EP takes it too,
     which planner does not cost.
     """
-    asked = problem.stack.kernels.expert_capacity > 0 and _asked(problem, Dispatcher.HYBRIDEP)
+    asked = problem.stack.kernels.received_rows > 0 and _asked(problem, Dispatcher.HYBRIDEP)
     return np.asarray((_group(columns) > 1) & asked)
 
 
 def _capacity(columns: Columns, problem: Problem) -> Mask:
-    given = problem.model.is_moe and problem.stack.kernels.expert_capacity > 0
+    given = problem.model.is_moe and problem.stack.kernels.received_rows > 0
     return np.asarray((_group(columns) == 1) | (not given) | static_experts(columns, problem))
 
 
@@ -110,7 +110,7 @@ def _padded(columns: Columns, problem: Problem) -> Mask:
 
 def _holds_shards(columns: Columns, problem: Problem) -> Mask:
     """Every shard of an expert receives all of its rows, in a buffer that is no larger for it."""
-    most = max(problem.stack.kernels.expert_capacity, 1.0)
+    most = max(problem.stack.kernels.received_rows, 1.0)
     return (columns["etp"] <= most) | ~static_experts(columns, problem)
 
 
@@ -161,7 +161,7 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         "every shard of an expert receives all of its rows, so that a buffer of {capacity:g} times a rank's own would "
         "drop tokens", "choose a smaller etp, or a moe_expert_rank_capacity_factor above it",
         "Megatron-LM d98e8a6 core/transformer/moe/token_dispatcher.py _HybridEPManager.setup_metadata",
-        lambda p: {"capacity": p.stack.kernels.expert_capacity}, told=("etp",),
+        lambda p: {"capacity": p.stack.kernels.received_rows}, told=("etp",),
     ),
     Rule(
         "dispatcher-choices", ("ep", "etp"), _choices,

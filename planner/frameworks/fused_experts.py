@@ -52,11 +52,12 @@ def capacity_fields(launch: Launch) -> dict[str, Any]:
     """Fields of TransformerConfig for experts that HybridEP sends rows in buffers of one size, as the plan counts them;
     what the pages on the device do not hold goes to the host. Empty for others."""
     stack = launch.stack_of("megatron")
-    if stack is None or not stack.kernels.expert_capacity:
+    if stack is None or stack.kernels.expert_buffers is None:
         return {}
-    fields: dict[str, Any] = {CAPACITY: stack.kernels.expert_capacity}
-    if stack.kernels.expert_stash:
-        fields |= {STASH: True, STASHED: stack.kernels.expert_stash, STASHED_ON_HOST: 1.0}
+    received, kept = stack.kernels.expert_buffers
+    fields: dict[str, Any] = {CAPACITY: received}
+    if kept != received:
+        fields |= {STASH: True, STASHED: kept, STASHED_ON_HOST: 1.0}
     return fields if fuses_experts(launch) else {**fields, "moe_use_grouped_tensor": True}
 
 
@@ -103,11 +104,9 @@ def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackS
     capacity = number(CAPACITY)
     if not capacity:
         return ()
-    found = (StackSetting(CAPACITY, "kernels", "expert_capacity", capacity),)
-    if not stashes:
-        return found
-    stash = abs(number(STASHED)) or DEFAULT_STASH
-    return (*found, StackSetting(STASHED, "kernels", "expert_stash", stash))
+    stash = (abs(number(STASHED)) or DEFAULT_STASH) if stashes else capacity
+    names = f"{CAPACITY} and {STASHED}" if stashes else CAPACITY
+    return (StackSetting(names, "kernels", "expert_buffers", (capacity, stash)),)
 
 
 FUSED_EXPERT_RULES: Final[tuple[Rule, ...]] = (

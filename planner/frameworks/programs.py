@@ -13,7 +13,8 @@ from planner.errors import UnsupportedError
 from planner.spec.hf.families import facts_of
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.losses import Eager, Linear
 
 PROGRAM: Final = "train.py"
 MODEL_CONFIG: Final = "config.json"
@@ -71,10 +72,8 @@ def kernel_words(stack: Stack | None, accelerator: str) -> list[tuple[str, ...]]
     """Options of the programs that ask for the kernels a stack counts on."""
     if stack is None:
         return []
-    fused = (
-        stack.kernels.fused_norm and stack.kernels.fused_activation and not stack.kernels.single_operations
-    )
-    return [("--attention", attention_of(stack, accelerator)), *([("--compile",)] if fused else [])]
+    compiled = [("--compile",)] if stack.kernels.code.compiled else []
+    return [("--attention", attention_of(stack, accelerator)), *compiled]
 
 
 def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> list[str]:
@@ -99,10 +98,10 @@ def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> lis
         said.append(
             "an attention mask: without one, as of these tokens, sdpa takes a faster kernel than planned"
         )
-    if stack.kernels.fused_rotary:
+    if isinstance(stack.kernels.loss, Linear):
         said.append(
             "Liger's kernels: train.py does not put them in; call liger_kernel.transformers' apply_liger_kernel"
         )
-    if stack.kernels.cross_entropy is not CrossEntropy.EAGER:
+    if not isinstance(stack.kernels.loss, Eager):
         said.append("the loss of the plan's stack: transformers computes it on whole logits")
     return said

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.frameworks.rulebook import whole_recompute
 from planner.spec.rule import Rule
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.losses import Linear
 
 TITLE: Final = "transformers"
 _CHECKPOINTING: Final = "transformers 5.17 modeling_utils.py gradient_checkpointing_enable: every layer"
@@ -29,7 +29,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "tp-whole-loss", ("tp",),
-        lambda c, p: (c["tp"] == 1) | (p.stack.kernels.cross_entropy is not CrossEntropy.LINEAR),
+        lambda c, p: (c["tp"] == 1) | (not isinstance(p.stack.kernels.loss, Linear)),
         "a loss that multiplies by the head part by part must have the head whole: Liger's takes no DTensors",
         "set tp=1, or leave +use-liger-kernel out",
         "linkedin/Liger-Kernel ead96b6 ops/fused_linear_cross_entropy.py, products with out= of tensors and DTensors: "

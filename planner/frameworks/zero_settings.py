@@ -66,9 +66,12 @@ def zero_settings(s: Settings, stage: int) -> tuple[tuple[StackSetting, ...], tu
         if value == "auto" and automatic is not None:
             found.append(StackSetting(name, "engine", field, *automatic))
         elif value is not None and value != "auto":
-            found.append(StackSetting(name, "engine", field, _elements(s, _ZERO + name)))
-        if found and found[-1].field == "persistent_elements" and found[-1].value > _PERSISTENT:
-            notes.append(f"{name} above {_PERSISTENT:g}: what stays gathered counts in time, not in memory")
+            elements = _elements(s, _ZERO + name)
+            found.append(StackSetting(name, "engine", field, elements))
+            if field == "persistent_elements" and elements > _PERSISTENT:
+                notes.append(
+                    f"{name} above {_PERSISTENT:g}: what stays gathered counts in time, not in memory"
+                )
     # absent or "auto": overlapped in stage 3 alone
     overlaps = s.flag(f"{_ZERO}overlap_comm", stage == 3)
     found.append(StackSetting("overlap_comm", "engine", "overlap_comm", float(overlaps)))

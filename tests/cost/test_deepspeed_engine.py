@@ -98,7 +98,7 @@ def test_a_mask_has_keys_and_values_copied_for_every_query_head() -> None:
 @pytest.mark.parametrize("option", ["no-compile", "sdpa-mask"])
 def test_options_are_of_transformers_stacks(option: str) -> None:
     kernels = load_stack(f"fsdp1-2023+{option}").kernels
-    assert kernels.single_operations == (option == "no-compile")
+    assert kernels.code.single == (option == "no-compile")
     assert kernels.attention.tiled
     with pytest.raises(UnknownNameError):
         load_stack(f"llm-foundry-2023+{option}")

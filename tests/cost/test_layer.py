@@ -24,7 +24,8 @@ from planner.spec.machine.load_cluster import accelerator_names, load_accelerato
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.losses import AnyLoss, Eager, VocabParallel
 from tests.problems import costs, dense_model, layer_of, moe_model, problem
 
 BITS = {name: 1 << bit for bit, name in enumerate(RECOMPUTE_MODULES)}
@@ -161,15 +162,11 @@ def test_padded_vocabulary(tp: int, padded: int) -> None:
     assert float(padded_vocabulary(subject, np.array([float(tp)]))[0]) == padded
 
 
-@pytest.mark.parametrize(
-    ("loss", "ranks"), [(CrossEntropy.VOCAB_PARALLEL, 1.0), (CrossEntropy.EAGER, 4.0 * 28 / 24)]
-)
-def test_an_eager_loss_passes_over_whole_logits_on_every_tensor_rank(
-    loss: CrossEntropy, ranks: float
-) -> None:
+@pytest.mark.parametrize(("loss", "ranks"), [(VocabParallel(), 1.0), (Eager(), 4.0 * 28 / 24)])
+def test_an_eager_loss_passes_over_whole_logits_on_every_tensor_rank(loss: AnyLoss, ranks: float) -> None:
     """24 bytes a logit, and 4 to lay the gathered ones together."""
     stack = load_stack("megatron-2026")
-    kernels = stack.kernels.model_copy(update={"cross_entropy": loss})
+    kernels = stack.kernels.model_copy(update={"loss": loss})
     host = stack.host.model_copy(update={"layer_floor": 0.0, "layer_floor_tp": 0.0})
     subject = problem(
         dense_model(vocab=128_000), stack=stack.model_copy(update={"kernels": kernels, "host": host})

@@ -16,6 +16,7 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import AdapterTargets, Job
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
+from planner.spec.stack.layer_code import Torch
 from tests.problems import costs, dense_model, problem
 
 SUBJECT = problem(dense_model(4), "1x1 h100", global_batch=4, stack="deepspeed-2025")
@@ -173,7 +174,7 @@ def test_adapters_of_llama_3_8b_are_as_many_as_peft_counts() -> None:
         assert float(prepared.shards.adapters[0, 0]) == count
 
 
-def layer_times(bits: int = 16, rank: int | None = 16, **kernels: bool) -> tuple[float, float, float]:
+def layer_times(bits: int = 16, rank: int | None = 16, **kernels: Torch) -> tuple[float, float, float]:
     """Forward, input-gradient and weight-gradient seconds of a layer's products, of host and device the longer."""
     stack = SUBJECT.stack.model_copy(
         update={
@@ -203,7 +204,7 @@ def test_frozen_4_bit_weights_are_dequantised_before_every_product() -> None:
 
 
 def test_dequantising_by_single_operations_moves_33_bytes_a_weight() -> None:
-    wide, packed = layer_times(16), layer_times(4, eager_dequantise=True)
+    wide, packed = layer_times(16), layer_times(4, code=Torch(fused=()))
     rates = load_kernel_rates("h100-sxm-80g")
     assert packed[0] - wide[0] == pytest.approx(33 * WEIGHTS / (3.35e12 * rates.memory_efficiency), rel=1e-2)
 

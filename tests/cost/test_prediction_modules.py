@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.edges import LOSS_PASSES_BYTES
 from planner.cost.model import CostModel
 from planner.cost.table import CostDetail
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.stack.losses import PASSES_BYTES
 from tests.problems import costs, dense_model, problem
 
 HIDDEN, VOCAB, TOKENS = 2048, 32000, 4096
@@ -44,7 +44,7 @@ def test_every_module_has_a_loss_of_its_own() -> None:
         found[1].head_gemm[0] - found[0].head_gemm[0]
     )
     rates = model_of(0).layers.rates
-    moved = LOSS_PASSES_BYTES * TOKENS * VOCAB / 2 + 8 * 2 * TOKENS * HIDDEN / 2
+    moved = PASSES_BYTES * TOKENS * VOCAB / 2 + 8 * 2 * TOKENS * HIDDEN / 2
     least = moved / rates.bandwidth * rates.problem.stack.compute.memory_bound
     assert loss[2] - loss[1] >= 0.99 * least
     assert loss[1] - loss[0] >= 0.99 * least

@@ -238,7 +238,7 @@ def test_files_are_costed_with_their_scales(recipe: str, changes: bool) -> None:
     titan = framework("torchtitan")
     found, _ = problem_of(titan.parse(words), titan, Question("", "1x8 h100", 8))
     assert found.stack.name == "torchtitan-2024+no-compile" + changes * f"+recipe-name={recipe}"
-    assert not found.stack.kernels.fused_norm
+    assert not found.stack.kernels.code.fused_norm
     words["config.toml"] += "[compile]\nenable = true\n"
     compiled, _ = problem_of(titan.parse(words), titan, Question("", "1x8 h100", 8))
     assert compiled.stack.name == "torchtitan-2024" + changes * f"+recipe-name={recipe}"

@@ -97,7 +97,7 @@ def test_an_activation_that_is_not_fused(gated: bool) -> None:
     read = framework("megatron").parse({"run.sh": words if gated else words.replace("--swiglu ", "")})
     assert (UNFUSED_SWIGLU in read.stack_options) is gated
     stack = load_stack(f"megatron-2026+{UNFUSED_SWIGLU}")
-    assert not stack.kernels.fused_activation
+    assert not stack.kernels.code.fused_activation
     told = launch("llama-3.1-8b", CONFIGS["megatron"], problem("llama-3.1-8b", stack.name))
     meant = framework("megatron")
     again = meant.parse({"launch.sh": meant.render(told, meant.default_version)["launch.sh"]})

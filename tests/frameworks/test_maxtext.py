@@ -39,6 +39,7 @@ from planner.spec.load_model import load_model
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
+from planner.spec.stack.losses import Chunked
 from tests.frameworks.launches import golden_launch, launch
 
 GOLDEN = Path(__file__).parent / "golden_tpu"
@@ -456,7 +457,7 @@ def test_what_is_read_but_not_modelled_is_said(line: str, note: str) -> None:
 def test_numbers_of_the_stack() -> None:
     filled = f"{OWN}ici_fsdp_parallelism: 16\ndcn_data_parallelism: 1\n"
     back = read(filled + "num_vocab_tiling: 4\nweight_dtype: bfloat16\nopt_type: sgd\n")
-    assert [(one.name, one.value) for one in back.stack_settings] == [("num_vocab_tiling", 4)]
+    assert back.loss == Chunked(number=4, makes_again=True)
     assert back.stack_options == (PURE_BF16,)
     assert back.optimizer is Optimizer.SGD
     assert read(filled + "quantization: te_mxfp8\n").precision is Precision.FP8_MX

@@ -111,8 +111,8 @@ def test_every_model_runs_as_planned(tmp_path: Path) -> None:
             (folder / file).write_text(text)
         assert one.stack is not None
         wanted = {
-            "compiled": one.stack.kernels.fused_norm,
-            "chunked": str(one.stack.kernels.cross_entropy) == "chunked",
+            "compiled": one.stack.kernels.code.fused_norm,
+            "chunked": one.stack.kernels.loss.kind == "chunked",
             "narrow": one.job.precision is Precision.FP8_CS,
             "graphs": bool(one.config.cuda_graph_impl),
             "vocab": one.model.vocab,

@@ -15,7 +15,9 @@ from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ContextKind, ParallelConfig, Recompute
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.kinds import NarrowKept
+from planner.spec.stack.layer_code import WITHOUT_ACTIVATION, Library
+from planner.spec.stack.losses import AnyLoss, Compiled, Fused
 from tests.frameworks.launches import golden_launch, launch, problem
 
 MIXTURE = ParallelConfig(dp=128, ep=8, micro_batch=1, num_microbatches=2, zero=1)
@@ -49,7 +51,7 @@ def script(name: str, given: Launch, version: str | None = None) -> str:
     [
         ("kernels", {"attention": "flash-2"}, ("--attention-backend flash",)),
         ("kernels", {"attention": "fused-softmax"}, ("--attention-backend unfused",)),
-        ("kernels", {"fused_activation": False}, ("--no-bias-swiglu-fusion",)),
+        ("kernels", {"code": Library(fused=WITHOUT_ACTIVATION)}, ("--no-bias-swiglu-fusion",)),
         ("kernels", {"rotates_texts": True}, ("--no-rope-fusion",)),
         ("communication", {"dispatcher": "deepep"}, ("--moe-token-dispatcher-type flex", "deepep")),
         ("communication", {"ep_overlap": 0.5}, ("--overlap-moe-expert-parallel-comm",)),
@@ -65,7 +67,7 @@ def test_megatron_follows_the_stack(section: str, values: dict[str, object], wan
 
 
 def test_the_loss_of_transformer_engine_is_asked_of_releases_that_have_it() -> None:
-    given = mixture(kernels={"cross_entropy": "fused"})
+    given = mixture(kernels={"loss": Fused()})
     text = script("megatron", given, "0.16.1")
     assert "--cross-entropy-loss-fusion" in text
     assert "--cross-entropy-fusion-impl te" in text
@@ -99,7 +101,7 @@ def test_megatron_bridge_follows_the_stack() -> None:
     assert "model.cross_entropy_loss_fusion=false" in plain
     assert "model.moe_permute_fusion=true" in plain
     changes = {
-        "kernels": {"cross_entropy": "fused", "rotates_texts": True, "activation_input_bytes": 1.0},
+        "kernels": {"loss": Fused(), "rotates_texts": True, "narrow_kept": NarrowKept.SWIGLU},
         "communication": {"dispatcher": "deepep"},
     }
     text = script("megatron-bridge", mixture(**changes))
@@ -230,18 +232,17 @@ def test_packed_texts_are_exchanged_as_transformer_engine_can(
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
-        ("", CrossEntropy.VOCAB_PARALLEL),
-        ("--cross-entropy-loss-fusion", CrossEntropy.COMPILED),
-        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", CrossEntropy.FUSED),
+        ("", None),
+        ("--cross-entropy-loss-fusion", Compiled()),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", Fused()),
     ],
 )
-def test_which_fused_loss_megatron_is_asked_for(options: str, kept: CrossEntropy) -> None:
+def test_which_fused_loss_megatron_is_asked_for(options: str, kept: AnyLoss | None) -> None:
     found = framework("megatron")
     text = script("megatron", golden_launch("megatron"))
     line = next(line for line in text.splitlines() if "--micro-batch-size" in line)
     asked = text.replace(line, f"  {options} \\\n{line}" if options else line)
-    read = found.parse({"launch.sh": asked}).cross_entropy
-    assert read is (None if kept is CrossEntropy.VOCAB_PARALLEL else kept)
+    assert found.parse({"launch.sh": asked}).loss == kept
 
 
 def test_losses_of_megatron_by_bytes_a_logit() -> None:
@@ -249,8 +250,8 @@ def test_losses_of_megatron_by_bytes_a_logit() -> None:
     subject = problem("llama-3.1-8b", "megatron-2026", gpus=8)
     config = ConfigTable.of([ParallelConfig(dp=8, zero=1, recompute=Recompute.FULL, recompute_layers=32)])
     logits = subject.job.seq_len * subject.model.vocab
-    for loss, each in (("vocab-parallel", 6.0), ("compiled", 12.0), ("fused", 4.0)):
-        stack = changed(subject.stack, kernels={"cross_entropy": loss})
+    for loss, each in ((subject.stack.kernels.loss, 6.0), (Compiled(), 12.0), (Fused(), 4.0)):
+        stack = changed(subject.stack, kernels={"loss": loss})
         cost = cost_model(replace(subject, stack=stack)).evaluate(config, keep_terms=True)
         assert cost.detail is not None
         held = float(cost.detail.memory["loss"]["logits"][0, 0])

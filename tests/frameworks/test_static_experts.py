@@ -61,7 +61,7 @@ def test_a_buffer_holds_what_every_shard_of_an_expert_receives(
 ) -> None:
     """Two ranks that share experts receive all rows of both, in a buffer of `capacity` times those of one."""
     subject = on_blackwell(STATIC, "bf16")
-    kernels = subject.stack.kernels.model_copy(update={"expert_capacity": capacity, "expert_stash": 0.0})
+    kernels = subject.stack.kernels.model_copy(update={"expert_buffers": (capacity, capacity)})
     subject = replace(subject, stack=subject.stack.model_copy(update={"kernels": kernels}))
     config = ParallelConfig(tp=2, sp=1, dp=32, ep=8, etp=etp, micro_batch=1, num_microbatches=8, zero=1)
     found = {violation.rule for violation in explain_config(config, subject, all_rules_for("megatron"))}
@@ -80,7 +80,7 @@ def test_written_and_read_as_costed(name: str, precision: str) -> None:
     files = meant.render(launch(MODEL, WHOLE, stack), meant.versions[-1])
     read = meant.parse({"launch.sh": files["launch.sh"]})
     found = {one.field: one.value for one in read.stack_settings}
-    assert found == {"expert_capacity": 1.5, "expert_stash": 1.2}
+    assert found == {"expert_buffers": (1.5, 1.2)}
     facts = check_files({"launch.sh": files["launch.sh"]}, Question(MODEL, "gb200-nvl72", 64))
     assert facts["legal"], facts["violations"]
     assert facts["axes"]["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION.label
@@ -112,7 +112,7 @@ def test_recipes_of_ones_own(backend: str, more: str, legal: bool) -> None:
     text = SCRIPT.format(backend=backend, more=more)
     facts = check_files({"run.sh": text}, Question("", "gb200-nvl72", 64))
     assert facts["legal"] is legal
-    assert ("modelled with moe_paged_stash_buffer_size_factor_cuda 1.1" in facts["notes"]) is (
+    assert (any("moe_paged_stash_buffer_size_factor_cuda 1.5 and 1.1" in one for one in facts["notes"])) is (
         "stash" in more
     )
 
@@ -126,7 +126,7 @@ def test_gradients_that_are_reduced_alone() -> None:
 
 
 def test_the_option_needs_the_dispatcher_whose_buffer_it_is() -> None:
-    assert on_blackwell(f"megatron-2026+{PAGED_STASH}+hybridep").stack.kernels.expert_capacity == 1.5
+    assert on_blackwell(f"megatron-2026+{PAGED_STASH}+hybridep").stack.kernels.received_rows == 1.5
     for given in (f"megatron-2026+{PAGED_STASH}", f"megatron-2026+deepep+{PAGED_STASH}"):
         with pytest.raises(InputError, match=r"needs \+hybridep"):
             on_blackwell(given)

@@ -65,7 +65,7 @@ class MixingModel:
         seq = job.timed_length(keys["micro_batch"].astype(float))
         if job.packed:  # texts of a sequence run side by side
             seq = np.full_like(seq, job.attended_length)
-        fused = not self.rates.problem.stack.kernels.single_operations
+        fused = not self.rates.problem.stack.kernels.code.single
         return scan_of(s).seconds(
             s, cut, act, interleaved, seq, self.rates.bandwidth, self.rates.wide_peak, fused
         )

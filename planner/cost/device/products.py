@@ -79,7 +79,7 @@ def casts_of(problem: Problem) -> Casts | None:
     kernels = problem.stack.kernels
     if kernels.float8_scales is None or problem.job.precision is not Precision.FP8_CS:
         return None
-    casts = CASTS[kernels.float8_scales, kernels.fused_norm]  # torch.compile fuses both
+    casts = CASTS[kernels.float8_scales, kernels.code.fused_norm]  # torch.compile fuses both
     return casts.gathered() if gathers_float8(problem) else casts
 
 

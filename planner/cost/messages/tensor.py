@@ -95,4 +95,4 @@ def gathers_inputs_again(problem: Problem) -> bool:
     et al. 2022, arXiv 2205.05198, section 4.2.2), and nanotron; autograd of torch keeps the gathered input. The gather
     runs under the product of the input gradient: the cost takes it as hidden, the bytes cross the links all the same.
     """
-    return problem.stack.engine.gathers_inputs_again and not problem.stack.kernels.saves_gathered_input
+    return problem.stack.engine.gathers_inputs_again and not problem.stack.kernels.code.keeps_gathered

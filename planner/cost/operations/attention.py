@@ -20,7 +20,8 @@ from planner.cost.operations.pairs import attention_flops
 from planner.cost.operations.residual import MASK_BYTES, SUM_PASSES, gradient_stream, summed_gradients
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import ContextKind
-from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel, NarrowKept
+from planner.spec.stack.layer_code import Part
 
 # Rotation of queries or keys in single operations. Forward: times the cosine 2, negation of a half 1, cat 2, times the
 # sine 2, sum 3. Backward: two products 4, negation 1, two halves written into zeros 4, sums 3 and 3, a copy in the
@@ -31,6 +32,7 @@ ROTARY_PASSES: Final = (10.0, 17.0)
 LAUNCHES: Final = (7.0, 24.0)
 # Backward of an unfused softmax: gradients of its output and input in fp32 and 16 bits.
 SCORE_GRADIENT_BYTES = 12.0
+E5M6: Final = 1.5  # bytes
 
 
 def operations(a: Attention, run: Run) -> tuple[Operation, ...]:
@@ -79,13 +81,13 @@ def _kept_inputs(a: Attention, run: Run, x: LayerShape) -> Array:
     if kernels.attention_of(a) is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
         kv = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
     copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
-    pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
+    pinned = kv if kernels.code.pins_qkv and a.kv_heads == a.heads else 0.0
     # what the norm of values reads; tied ones are the keys before theirs
     raw = act * values * (a.value_norm and not a.tied_values)
     kept = q * copies + kv + (copies - 1) * k + raw + pinned + act * x.tokens * a.gate_width / x.t
-    if not kernels.fused_norm:  # of values, whose norm has no weight, the stack's own
-        norm = max(eager_norm_bytes(run), kernels.eager_norm_bytes)
-        kept = kept + (copies - 1) * (q + k) / act * norm + values * a.value_norm * kernels.eager_norm_bytes
+    if not kernels.code.fused_norm:  # of values, whose norm has no weight, the stack's own
+        norm = max(eager_norm_bytes(run), kernels.code.norm_bytes)
+        kept = kept + (copies - 1) * (q + k) / act * norm + values * a.value_norm * kernels.code.norm_bytes
     return np.asarray(kept)
 
 
@@ -120,7 +122,7 @@ def rotated(
         lent = SUM_PASSES * act * 2 * a.kv_heads * a.head_dim * a.borrows_kv * back
         return x.tokens * (moved + lent)
 
-    one = run.single(run.kernels.fused_rotary)
+    one = run.single(Part.ROTARY in run.kernels.code.fused)
     parameters, tensors = norms or (_qk_norm_parameters(a), 2 * (a.qk_norm is not QkNorm.NONE))
     operation = Operation(
         "qkv", "norms", modules={"mla_up_proj": 1.0}, kept=kept,
@@ -169,7 +171,7 @@ def _kept_by_core(a: Attention, run: Run, x: LayerShape) -> Array:
     if kernels.attention_of(a).tiled:
         return STATISTIC_BYTES * heads * x.tokens
     dropped = (MASK_BYTES + run.act) if kernels.dropout else 0.0
-    return (kernels.score_bytes or run.act + dropped) * heads * x.tokens * x.seq_kv
+    return (kernels.code.score_bytes or run.act + dropped) * heads * x.tokens * x.seq_kv
 
 
 def _alive(a: Attention, run: Run, x: LayerShape) -> Array:
@@ -201,9 +203,9 @@ def context_working(a: Attention, run: Run, x: LayerShape) -> Array:
 def output(a: Attention, run: Run) -> Operation:
     """The projection of attention's output; keeps that, in the width of attention and as the product reads it."""
     gemm = Gemm("attention_out", a.heads * a.v_head_dim, run.hidden, Shard.ROW)
-    width = run.kernels.attention_output_bytes
-    kept = width or run.act
-    if run.saved < run.act and not width and run.keeps_input(gemm):
+    narrow = run.kernels.narrow_kept is NarrowKept.SWIGLU_AND_ATTENTION
+    kept = E5M6 if narrow else run.act
+    if run.saved < run.act and not narrow and run.keeps_input(gemm):
         kept += run.saved
     kept += run.act * (a.gate_width > 0)  # the output before its gate
     return product(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cost.cut import LayerShape
-from planner.cost.device.chunked_loss import gradient_temporaries, is_chunked, loss_parts
 from planner.cost.operations.lists import residual_of
 from planner.cost.operations.norms import (
     NORM_WORKING,
@@ -34,15 +33,12 @@ from planner.cost.operations.residual import MULTIPLIED_PASSES, SUM_PASSES
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import PrecisionRecipe
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.losses import FP32, Chunked, Linear, Logits
 from planner.spec.stack.time import Kernels
 
-# copies of fp32 logits at the peak of Megatron-LM's native fusion, as of PyTorch's loss: of two peaks of NeMo (logs of
-# NVIDIA/dgxc-benchmarking, llama3 8B), what is left for the loss is 10 and 14 bytes a logit, 12 counted
-COMPILED_PEAK = 3.0
-CAP_PASSES = (
-    13.0  # over logits that pass a tanh between two constants, forward and backward, in single operations
-)
+# over logits that pass a tanh between two constants, forward and backward, in single operations
+CAP_PASSES = 13.0
 
 
 def operations(model: ModelSpec) -> tuple[Operation, ...]:
@@ -111,16 +107,10 @@ def head_activations(
 ) -> HeadActivations:  # fmt: skip
     """What head and loss keep and need, per micro-batch [bytes].
 
-    Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Unfused loss in q
-    bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
-    On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
-    their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Megatron-LM's works in place
-    since 2024: 1.5. Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head
-    input's gradient. Linear: a part of the logits, worked on in place, that gradient, and the head's of a part, twice,
-    beside their sum.
-    V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is. Whole logits are a copy
-    of what tp ranks gather of their parts, all three alive for a moment, beside the norm's output before it is gathered
-    (torch distributed/_functional_collectives.py all_gather_tensor: torch.cat of what came of every rank).
+    Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Of logits see
+    `spec.stack.losses`; V is divided by t unless every rank holds them whole. Those are a copy of what tp ranks gather
+    of their parts, all three alive for a moment, beside the norm's output before it is gathered (torch
+    distributed/_functional_collectives.py all_gather_tensor: torch.cat of what came of every rank).
     """
     run = Run.of_model(model, kernels, recipe)
     act, stream, gathered = run.act, run.stream(x), run.gathered(x)
@@ -130,9 +120,9 @@ def head_activations(
         inputs = inputs + residual_of(residual).kept_behind(residual, run, x)
     norm = eager_norm_bytes(run)
     inputs = inputs + norm * (stream + x.tokens * model.side_width)
-    split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
+    loss, split = kernels.loss, np.where(kernels.loss.whole, 1.0, x.t)
     values = x.tokens * vocabulary / split
-    logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary
+    logits, whole = act * values, loss.kept_logits * x.tokens * vocabulary
     parted = np.where((x.t > 1) & (split == 1.0), logits * (1.0 + 1.0 / x.t), 0.0)
     forward = inputs + logits + parted + np.where(x.sequence_split > 1, act * stream, 0.0)
     wide_norm = wide_norm_bytes(run) * stream
@@ -140,36 +130,18 @@ def head_activations(
         forward = np.maximum(forward + act * stream, 2.0 * wide_norm + 3.0 * act * stream)
     statistics = STATISTIC_BYTES * x.tokens / x.sequence_split
     behind = np.where(wide_norm > 0, (1.0 + NORM_WORKING) * wide_norm + statistics, 0.0)
-    # what a tanh made of them, of which a loss in parts keeps none
-    capped = logits * (model.capped_logits and not is_chunked(kernels))
-    forward = forward + capped
-    if kernels.cross_entropy is CrossEntropy.FUSED:
-        return HeadActivations(
-            inputs, logits, logits + capped, logits + whole, 2 * logits, forward,
-            np.maximum(inputs + logits, behind),
-        )  # fmt: skip
-    wide = kernels.loss_bytes * values
-    if is_chunked(kernels):
-        part, rest = 1.0 / loss_parts(kernels, x.tokens, vocabulary / split, model.hidden), act * stream
-        linear = kernels.cross_entropy is CrossEntropy.LINEAR
-        weights = trained * gradient_temporaries(kernels, act) * vocabulary / split * model.hidden
-        peak = logits * part + weights if linear else kernels.loss_peak * wide * part + whole
-        return HeadActivations(
-            inputs, logits * part, rest, peak, rest if linear else logits * part,
-            forward - logits * (1.0 - part), np.maximum(inputs + logits * part, behind),
-        )  # fmt: skip
-    alone = COMPILED_PEAK if kernels.cross_entropy is CrossEntropy.COMPILED else kernels.loss_peak
-    peak = np.where(split > 1, kernels.split_loss_peak or alone, alone)
-    idle = _idle_scores(model, x, kernels, recipe, wide)
-    return HeadActivations(
-        inputs,
-        logits,
-        wide + capped,
-        (peak - 1) * wide + whole + idle,
-        logits,
-        forward,
-        np.maximum(inputs + logits, behind),
+    part = 1.0 / loss.parts(x.tokens, vocabulary / split, model.hidden)
+    at_once, weights = logits * part, trained * vocabulary / split * model.hidden
+    beside = whole + _idle_scores(model, x, kernels, recipe, FP32 * values)
+    kept, transient, gradient = loss.held(
+        Logits(at_once, values * part, act * stream, beside, weights, split, act)
     )
+    # what a tanh made of them, of which a loss in parts keeps none
+    capped = logits * (model.capped_logits and not isinstance(loss, Chunked | Linear))
+    return HeadActivations(
+        inputs, at_once, kept + capped, transient, gradient, forward + capped - (logits - at_once),
+        np.maximum(inputs + at_once, behind),
+    )  # fmt: skip
 
 
 def _idle_scores(
@@ -184,7 +156,7 @@ def _idle_scores(
     heads = max((a.heads for a in unfused if not kernels.attention_of(a).tiled), default=0)
     width = 4.0 if kernels.attention is AttentionKernel.EAGER else recipe.activation_bytes
     scores = width * heads / x.t * x.tokens * x.seq_kv
-    return np.where(scores < logits, kernels.idle_scores * scores, 0.0)
+    return np.where(scores < logits, kernels.code.idle_scores * scores, 0.0)
 
 
 def side_bytes(width: float) -> float:

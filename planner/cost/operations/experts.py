@@ -108,17 +108,17 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
     second = Gemm("expert_fc2", ffn, width, Shard.ROW, n, k, expert=True)
     back, biased = Gemm("latent_up", moe.latent, run.hidden, Shard.NONE), moe.expert_bias or moe.shared_bias
     returned = run.saved * run.keeps_input(back) * moe.latent  # read by the projection back
-    weighed = 4.0 if kernels.weighs_outputs_apart else act
+    weighed = 4.0 if kernels.code.eager else act
     weighed = 0.0 if kernels.probs_in_activation else weighed
-    eager = (CLAMPED_KEPT if moe.clamped else 1.0) if moe.gated and not kernels.fused_activation else 0.0
+    eager = (CLAMPED_KEPT if moe.clamped else 1.0) if moe.gated and not kernels.code.fused_activation else 0.0
     around = run.saved * run.keeps_input(first) + weighed
     behind = act * eager + run.saved * run.keeps_input(second)
 
     def kept_rows(x: LayerShape) -> Array:
-        return x.rows_for_experts(k, kernels.expert_stash or kernels.expert_capacity)
+        return x.rows_for_experts(k, kernels.kept_rows)
 
     def rows(x: LayerShape) -> Array:
-        return x.rows_for_experts(k, kernels.expert_capacity)
+        return x.rows_for_experts(k, kernels.received_rows)
 
     def inner(x: LayerShape) -> Array:
         return act * rows(x) * ffn
@@ -130,7 +130,7 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
         """Gradients of the experts' input, of fc2's input, of fc1's output, and of the largest weights."""
         weights = run.weight_gradient * width * ffn * n / (x.e * x.et)
         wide = entering(x) + rows(x) * ffn * mlp.inner_gradients(moe.gated, run) + weights
-        if kernels.weighs_outputs_apart:
+        if kernels.code.eager:
             wide = np.maximum(wide, WEIGHING_BYTES * rows(x) * x.et * width)
         if run.dispatcher is Dispatcher.ALL_GATHER:
             # gradients of the tokens of all ranks of the group, gathered and, by the experts here, made
@@ -173,7 +173,7 @@ def _permuted(moe: Moe, run: Run) -> tuple[Amount, Amount]:
         # a rank alone in its group has nothing to send and keeps NCCL's dispatcher
         sorts = (n / x.e > 1) & ((run.dispatcher is Dispatcher.ALL_TO_ALL) | (x.e * x.et <= 1))
         passes = PERMUTE_PASSES + np.where(sorts, CHUNK_PASSES, 0.0)
-        passes = passes + WEIGHING_PASSES * run.kernels.weighs_outputs_apart
+        passes = passes + WEIGHING_PASSES * run.kernels.code.eager
         moved = act * x.routed_tokens * moe.mean_k * x.et * width * passes
         if run.dispatcher is Dispatcher.ALL_GATHER:
             # zeros for all tokens of the group, to which those of the experts here are added
@@ -198,7 +198,7 @@ def _activated(moe: Moe, run: Run) -> tuple[Amount, Amount]:
         ahead, back = mlp.ACTIVATION_PASSES[moe.gated]
     else:
         ahead = mlp.activation_passes(moe.gated, run)[0]
-        if moe.clamped and not run.kernels.fused_activation:
+        if moe.clamped and not run.kernels.code.fused_activation:
             ahead = CLAMPED_PASSES + BIAS_PASSES * moe.expert_bias
         back = 2.0 * ahead
     if run.fused_experts:  # the product behind reads gate and input again: 2 of 6 passes

@@ -12,6 +12,7 @@ from planner.cost.cut import LayerShape
 from planner.cost.operations.operation import Array, Gemm, Operation, Run, SecondHalf, Shard, Weights, product
 from planner.cost.operations.residual import gradient_stream, multiplied, summed_gradients
 from planner.spec.layer import Activation, Mlp
+from planner.spec.stack.kinds import NarrowKept
 
 # Gate's activation 2 and product 3 in single operations; backward two products 3 and 3, the activation 3. Without a
 # gate one kernel.
@@ -25,25 +26,26 @@ CUT_LAUNCHES: Final = (1.0, 22.0)
 # Forward launches of the second half of a layer: norm, fc1, activation, fc2, add; norm 8, activation 2, products 3, sum
 # 1 in single operations.
 LAUNCHES: Final = (5.0, 14.0)
+FLOAT8: Final = 1.0  # bytes
 
 
 def activation_passes(gated: bool, run: Run) -> tuple[float, float]:
     """Passes of an activation over its output, forward and backward, in one kernel or by single operations [1]."""
-    if run.single(run.kernels.fused_activation):
+    if run.single(run.kernels.code.fused_activation):
         return ACTIVATION_PASSES[gated]
-    ahead = (3.0 if gated else 2.0) + 2.0 * (gated and not run.kernels.fused_activation)
+    ahead = (3.0 if gated else 2.0) + 2.0 * (gated and not run.kernels.code.fused_activation)
     return ahead, 2.0 * ahead
 
 
 def activation_input(gated: bool, run: Run) -> float:
     """Bytes that an activation keeps of a value of its output: what it reads [bytes]."""
-    return (2 if gated else 1) * (run.kernels.activation_input_bytes or run.act)
+    return (2 if gated else 1) * (run.act if run.kernels.narrow_kept is NarrowKept.NOTHING else FLOAT8)
 
 
 def kept_width(gated: bool, run: Run, second: Gemm) -> float:
     """Bytes kept of a value of the activation's output: fc1's output, the `second` product's input; 2 + 2, gated 4 + 2,
     eager SiLU 2 more."""
-    eager = run.act if gated and not run.kernels.fused_activation else 0.0
+    eager = run.act if gated and not run.kernels.code.fused_activation else 0.0
     return activation_input(gated, run) + run.saved * run.keeps_input(second) + eager
 
 

@@ -61,10 +61,10 @@ def eager_norm_bytes(run: Run) -> float:
     transformers' keeps an fp32 copy, and what it multiplies by its weight, which stands for its input: in the width of
     activations, or in fp32.
     """
-    if run.kernels.fused_norm or run.norm_kind is not NormKind.RMS:
+    if run.kernels.code.fused_norm or run.norm_kind is not NormKind.RMS:
         return 0.0
-    wide = 4.0 - run.act if run.wide_norms and run.kernels.single_operations else 0.0
-    return run.kernels.eager_norm_bytes + wide
+    wide = 4.0 - run.act if run.wide_norms and run.kernels.code.single else 0.0
+    return run.kernels.code.norm_bytes + wide
 
 
 def wide_norm_bytes(run: Run) -> float:
@@ -95,8 +95,8 @@ def operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     normed = 1 if layer.parallel else layer.sublayers + (layer.mixes_twice and layer.multiplied)
     inputs = run.saved * (normed - scan - _unread_inputs(layer, run))
     wide = eager_norm_bytes(run) * norms
-    ahead = run.act * NORM_PASSES[run.kernels.fused_norm]
-    ahead, back = run_norm_bytes(run) if run.single(run.kernels.fused_norm) else (ahead, 2.0 * ahead)
+    ahead = run.act * NORM_PASSES[run.kernels.code.fused_norm]
+    ahead, back = run_norm_bytes(run) if run.single(run.kernels.code.fused_norm) else (ahead, 2.0 * ahead)
     kept = {"layernorm": lambda x: inputs * run.gathered(x) + wide * run.stream(x)}
     if scan:  # no module that recomputation of norms reaches
         kept["state_in"] = lambda x: run.saved * run.gathered(x)

@@ -189,11 +189,11 @@ class Run:
 
     def single(self, fused: bool = False) -> bool:
         """Is an operation without a kernel of its own run as single operations of PyTorch?"""
-        return self.kernels.single_operations and not fused
+        return self.kernels.code.single and not fused
 
     def launches(self, fused: float, single: float) -> float:
         """Kernels launched, as the stack has them fused or not [1]."""
-        return single if self.kernels.single_operations else fused
+        return single if self.kernels.code.single else fused
 
     def stream(self, x: LayerShape) -> Array:
         """Values of the residual stream on a rank [1]."""
@@ -201,7 +201,7 @@ class Run:
 
     def gathered(self, x: LayerShape) -> Array:
         """The same as a linear layer keeps it of its input [1]."""
-        return x.tokens * self.hidden if self.kernels.saves_gathered_input else self.stream(x)
+        return x.tokens * self.hidden if self.kernels.code.keeps_gathered else self.stream(x)
 
 
 class SecondHalf(NamedTuple):

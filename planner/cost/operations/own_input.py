@@ -15,7 +15,7 @@ def operations(side: int, run: Run) -> tuple[Operation, ...]:
     Kept are the gate's input, its output, the product; activated, if eager.
     """
     act, saved = run.act, run.saved
-    width = act * (1.0 + (not run.kernels.fused_activation)) + saved
+    width = act * (1.0 + (not run.kernels.code.fused_activation)) + saved
     passes = ACTIVATION_PASSES[True] if run.single() else (3.0, 6.0)
     return (
         product(

@@ -64,7 +64,7 @@ def operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     recomputation of a whole layer."""
     act, norms = run.act, max(layer.norms, 1)
     statistics = STATISTIC_BYTES * (1 if run.norm_kind is NormKind.RMS else 2)
-    each = act * (norms - 1) + statistics * norms / run.hidden + run.kernels.stream_extra
+    each = act * (norms - 1) + statistics * norms / run.hidden + run.kernels.code.stream_extra
     kept: dict[str, Amount] = {
         "input": lambda x: act * run.stream(x) + act * x.tokens * layer.side,
         "residual": lambda x: each * run.stream(x),

@@ -111,7 +111,7 @@ def scan_operations(
 ) -> tuple[Operation, ...]:
     """A mixer of any kind: projection of the input, `gates` through a low rank, convolution and scan, projection of the
     output. All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py)."""
-    act, single, width = run.act, run.kernels.single_operations, s.in_width - s.ranked_width
+    act, single, width = run.act, run.kernels.code.single, s.in_width - s.ranked_width
     biases = Weights(column_row=s.in_width * s.bias)
     convolution = Weights(column_row=s.conv_width * (s.conv + s.conv_bias))
 

@@ -43,7 +43,7 @@ from planner.spec.config import (
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.losses import Chunked
 
 _PER_DEVICE: Final = 12.0  # of configs/base.yml
 _LAYERS: Final = 16
@@ -87,7 +87,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         optimizer=_optimizer(s),
         unknown=unknown_options("maxtext", VERSION, given.values),
         notes=(*given.notes, *_notes(s)),
-        cross_entropy=CrossEntropy.CHUNKED if s.count("num_vocab_tiling", 1) > 1 else None,
+        loss=_loss(s),
         stack_options=(PURE_BF16,) if s.text("weight_dtype", "float32") == "bfloat16" else (),
         stack_settings=_settings(s),
         starts=_stated(s, mesh).on,
@@ -331,14 +331,17 @@ def _offload(s: Settings) -> int:
 
 
 def _settings(s: Settings) -> tuple[StackSetting, ...]:
-    """Numbers of the stack: parts of the loss, and rows of experts that drop tokens (without sparse_matmul)."""
-    found = []
-    if (parts := s.count("num_vocab_tiling", 1)) > 1:
-        found.append(StackSetting("num_vocab_tiling", "kernels", "loss_chunks", parts))
-    if _drops(s):
-        share = s.number("capacity_factor")
-        found.append(StackSetting("capacity_factor", "kernels", "expert_padding", share))
-    return tuple(found)
+    """Rows of experts that drop tokens (without sparse_matmul)."""
+    if not _drops(s):
+        return ()
+    return (StackSetting("capacity_factor", "kernels", "expert_padding", s.number("capacity_factor")),)
+
+
+def _loss(s: Settings) -> Chunked | None:
+    """In parts, whose logits are made again (utils/vocabulary_tiling.py _chunked_cross_entropy_loss_bwd,
+    AI-Hypercomputer/maxtext@e591f30)."""
+    parts = s.count("num_vocab_tiling", 1)
+    return Chunked(number=parts, makes_again=True) if parts > 1 else None
 
 
 def _drops(s: Settings) -> bool:

@@ -34,7 +34,7 @@ from planner.frameworks.scripts import job_name
 from planner.spec.config import Recompute, Schedule, recomputed_modules
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.losses import Chunked
 
 BLOCK: Final = 512  # positions of a block of Splash attention, where nothing is said
 _QUERY_BLOCKS: Final = ("sa_block_q", "sa_block_q_dkv", "sa_block_q_dq")
@@ -190,8 +190,8 @@ def _numbers(launch: Launch) -> dict[str, Any]:
         "quantization": QUANTIZATION.get(job.precision, ""),
     }
     stack = launch.stack_of("maxtext")
-    if stack is not None and stack.kernels.cross_entropy is CrossEntropy.CHUNKED:
-        found["num_vocab_tiling"] = stack.kernels.loss_chunks
+    if stack is not None and isinstance(stack.kernels.loss, Chunked):
+        found["num_vocab_tiling"] = stack.kernels.loss.number
     block = decoder_block(launch)
     muon = job.optimizer is not Optimizer.MUON or block in MUON_BLOCKS
     require(muon, TITLE, "Muon on this decoder block", block)

@@ -53,7 +53,8 @@ from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, SparseKernel
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher, NarrowKept, SparseKernel
+from planner.spec.stack.losses import Fused
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {
@@ -314,7 +315,7 @@ def _check_loss(launch: Launch, version: str) -> None:
 
 def fuses_loss(stack: Stack) -> bool:
     """Is the loss computed in place? Where it is split over the vocabulary alone, the plan's memory is that."""
-    return stack.kernels.cross_entropy is CrossEntropy.FUSED
+    return isinstance(stack.kernels.loss, Fused)
 
 
 def sparse_kernel(launch: Launch) -> SparseKernel:
@@ -331,7 +332,7 @@ def _kernels(launch: Launch) -> list[Option]:
     options: list[Option] = [("--attention-backend", ATTENTION[stack.kernels.attention])]
     if fuses_loss(stack):
         options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
-    if not stack.kernels.fused_activation:
+    if not stack.kernels.code.fused_activation:
         options += [("--no-bias-swiglu-fusion",), ("--no-bias-gelu-fusion",)]
     said = any(rotates_unfused(attention, launch.details) for attention in launch.model.attentions)
     if stack.kernels.rotates_texts and not said:
@@ -358,7 +359,7 @@ def unlike_stack(launch: Launch) -> list[str]:
         said.append(
             "tensor-parallel collectives alone: as runs of such models had them, which planner check says"
         )
-    if stack.kernels.activation_input_bytes:
+    if stack.kernels.narrow_kept is not NarrowKept.NOTHING:
         said.append("SwiGLU's input kept in 8 bits: no argument says so, Megatron-Bridge does")
     if fused_dispatcher(launch) is Dispatcher.DEEPEP and launch.accelerator.startswith("mi"):
         said.append(

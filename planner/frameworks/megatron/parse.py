@@ -61,7 +61,8 @@ from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.engines import EngineKind
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.losses import Compiled, Fused
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
@@ -142,7 +143,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         violations=violations,
         unknown=() if program else unknown,
         optimizer=_optimizer(arguments),
-        cross_entropy=_cross_entropy(arguments),
+        loss=_loss(arguments),
         dispatcher=_dispatcher(arguments),
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
@@ -192,7 +193,7 @@ def _kernel_notes(a: Arguments) -> list[str]:
         said.append(f"--hidden-dropout is not 0 (0.1 unless stated): {how}")
     elif a.number("--hidden-dropout", 0.1) > 0:
         said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not modelled")
-    if _cross_entropy(a) is CrossEntropy.FUSED:
+    if isinstance(_loss(a), Fused):
         said.append(
             "--cross-entropy-fusion-impl te: Megatron-LM from core_v0.18.2 on refuses it, for stability"
         )
@@ -213,12 +214,12 @@ def _kernel_notes(a: Arguments) -> list[str]:
     return said
 
 
-def _cross_entropy(a: Arguments) -> CrossEntropy | None:
+def _loss(a: Arguments) -> Fused | Compiled | None:
     """The fused loss that the options ask for, Megatron-LM's own unless it is to be Transformer Engine's."""
     if not a.has("--cross-entropy-loss-fusion"):
         return None
     engine = a.word("--cross-entropy-fusion-impl", "native") == "te"
-    return CrossEntropy.FUSED if engine else CrossEntropy.COMPILED
+    return Fused() if engine else Compiled()
 
 
 def _dispatcher(a: Arguments) -> Dispatcher | None:

@@ -58,6 +58,7 @@ from planner.spec.config import (
     Recompute,
 )
 from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
+from planner.spec.stack.kinds import NarrowKept
 
 TITLE: Final = "Megatron-Bridge"
 
@@ -211,9 +212,9 @@ def _kernels(launch: Launch) -> dict[str, Any]:
         fields["model.cross_entropy_fusion_impl"] = "te"
     if stack.kernels.rotates_texts:
         fields["model.apply_rope_fusion"] = False
-    if stack.kernels.activation_input_bytes:
+    if stack.kernels.narrow_kept is not NarrowKept.NOTHING:
         fields[FLOAT8_INPUT] = True
-    if not stack.kernels.fused_activation:
+    if not stack.kernels.code.fused_activation:
         fields[FUSED_ACTIVATION] = False
     if stack.kernels.dropout:
         fields |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}

@@ -61,7 +61,8 @@ from planner.spec.config import (
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.engines import EngineKind
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.losses import Compiled, Fused
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
@@ -142,7 +143,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         violations=violations,
         unknown=unknown_names(stated, called, version),
         notes=tuple(notes),
-        cross_entropy=_cross_entropy(s, recipe),
+        loss=_loss(s, recipe),
         dispatcher=_dispatcher(s),
         engine=EngineKind.MEGATRON_FSDP if fsdp else None,
         stack_options=_stack_options(s, model, mixed, spelled, section),
@@ -287,7 +288,7 @@ def _stack_options(
     )
 
 
-def _cross_entropy(s: Settings, recipe: Recipe) -> CrossEntropy | None:
+def _loss(s: Settings, recipe: Recipe) -> Fused | Compiled | None:
     """The fused loss that a file asks for, as providers do unasked (models/gpt_provider.py): Megatron-LM's own unless
     it names another; of a recipe that is not known Transformer Engine's, as most set it. Raises `FileInputError`."""
     if not s.flag("model.cross_entropy_loss_fusion", recipe.known):
@@ -296,7 +297,7 @@ def _cross_entropy(s: Settings, recipe: Recipe) -> CrossEntropy | None:
     if kind not in FUSIONS:
         must = "must be one of " + ", ".join(FUSIONS)
         raise FileInputError(s.file, must, kind[:40], field=s.name("model.cross_entropy_fusion_impl"))
-    return CrossEntropy.FUSED if kind == "te" else CrossEntropy.COMPILED
+    return Fused() if kind == "te" else Compiled()
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:

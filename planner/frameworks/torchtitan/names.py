@@ -16,7 +16,8 @@ from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.spec.config import Schedule
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack.kinds import Dispatcher, Float8Scales
+from planner.spec.stack.losses import Chunked
 
 TITLE: Final = "torchtitan"
 TOML, CLI = "0.2.2", "0.3.0"
@@ -78,13 +79,13 @@ def require_recipe(precision: Precision) -> None:
 def compiles(launch: Launch) -> bool:
     """Does the plan's stack run under torch.compile, which is what fuses norms and activations here?"""
     stack = launch.stack_of("torchtitan")
-    return stack is not None and stack.kernels.fused_norm and stack.kernels.fused_activation
+    return stack is not None and stack.kernels.code.compiled
 
 
 def chunks_loss(launch: Launch) -> bool:
     """Does the plan's stack take the loss in parts, as 0.3.0 does? Where the stack is another's: yes, the default."""
     stack = launch.stack_of("torchtitan")
-    return stack is None or stack.kernels.cross_entropy is CrossEntropy.CHUNKED
+    return stack is None or isinstance(stack.kernels.loss, Chunked)
 
 
 def asks_for_flex(launch: Launch, shipped: Shipped) -> bool:

@@ -26,7 +26,8 @@ from planner.spec.config import OFFLOAD_STATES, CudaGraphs, Recompute, Schedule
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.losses import AnyLoss, Chunked, Eager, VocabParallel
 
 _EAGER, _FITTED = "torchtitan-2026-eager", "torchtitan-2024"
 _FITTED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)
@@ -195,7 +196,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         layers=chunks,
         unknown=unknown,
         notes=(*notes, *((strange,) if strange else ())),
-        cross_entropy=_loss(s, version, tp),
+        loss=_loss(s, version, tp),
         param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
         stack_options=(*pure, *eager, *options),
@@ -293,13 +294,13 @@ def _graphs(s: Settings, version: str, model: ModelSpec | None, stages_and_exper
     return {"cuda_graph_impl": int(CudaGraphs.NONE if disabled else CudaGraphs.FULL_ITERATION)}
 
 
-def _loss(s: Settings, version: str, tp: int) -> CrossEntropy | None:
+def _loss(s: Settings, version: str, tp: int) -> AnyLoss:
     """0.3.0 takes the loss in parts where nothing else is said, 0.2.2 whole, split over tensor-parallel ranks unless
     disable_loss_parallel gives each of them all logits (0.2.2 models/llama3/infra/parallelize.py apply_tp)."""
     if version != CLI:
         whole = tp > 1 and s.flag("parallelism.disable_loss_parallel")
-        return CrossEntropy.EAGER if whole else CrossEntropy.VOCAB_PARALLEL
-    return CrossEntropy.VOCAB_PARALLEL if s.text("loss", "chunked") == "whole" else CrossEntropy.CHUNKED
+        return Eager() if whole else VocabParallel()
+    return VocabParallel() if s.text("loss", "chunked") == "whole" else Chunked()
 
 
 def _schedule(s: Settings) -> tuple[Schedule, bool]:

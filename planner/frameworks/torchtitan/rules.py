@@ -14,7 +14,8 @@ from planner.frameworks.rulebook import FILLED_CHUNKS, every_row, no_scans, whol
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
 from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.losses import Chunked
 
 
 def _sequence(columns: Columns, problem: Problem) -> Mask:
@@ -46,10 +47,12 @@ def _experts(columns: Columns, problem: Problem) -> Mask:
 
 
 def _loss_chunks(columns: Columns, problem: Problem) -> Mask:
-    kernels = problem.stack.kernels
-    if kernels.cross_entropy is not CrossEntropy.CHUNKED:
-        return every_row(columns)
-    return problem.job.seq_len % (columns["cp"].astype(np.int64) * kernels.loss_chunks) == 0
+    return problem.job.seq_len % (columns["cp"].astype(np.int64) * _parts(problem)) == 0
+
+
+def _parts(problem: Problem) -> int:
+    loss = problem.stack.kernels.loss
+    return loss.number if isinstance(loss, Chunked) else 1
 
 
 def _flex_blocks(columns: Columns, problem: Problem) -> Mask:
@@ -124,7 +127,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "loss-chunks", ("cp",), _loss_chunks,
         "cp x the parts that the loss is taken in, {parts}, must divide the sequence length, {seq}",
         "choose a smaller cp", "torchtitan 0.3.0 components/loss.py ChunkedLossWrapper",
-        lambda p: {"parts": p.stack.kernels.loss_chunks, "seq": p.job.seq_len}, told=("cp",),
+        lambda p: {"parts": _parts(p), "seq": p.job.seq_len}, told=("cp",),
     ),
     Rule(
         "flex-cp", ("cp",), _flex_blocks,

@@ -14,11 +14,15 @@ from planner.spec.machine.compiled_devices import as_compiled, said_of_compiled
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher
+from planner.spec.stack.layer_code import Library
+from planner.spec.stack.losses import Compiled, Fused
 from planner.spec.stack.time import FLASH_WIDTH
 
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
 TRANSFORMER_ENGINE: Final = ("megatron",)
+# cuDNN before 9.11 has no backward pass of 192 and 128 wide heads on Blackwell (TransformerEngine, fused_attn.cpp)
+_CUDNN_WITH_LATENT: Final = "2025-07"
 _HAS_MXFP8: Final = 10
 _NO_MXFP8: Final = 12  # major compute capability, as of RTX PRO 6000 and RTX 5090
 # what Transformer Engine lacks there for a recipe
@@ -95,7 +99,7 @@ def missing_kernels(
         said.append(finding("emulated_blocks", **emulated, prefers_mx=chip.compute_major < _NO_MXFP8))
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(finding("written_for_gpus", stack=stack.name, accelerator=chip.name))
-    if stack.kernels.cross_entropy in (CrossEntropy.FUSED, CrossEntropy.COMPILED):
+    if isinstance(stack.kernels.loss, Fused | Compiled):
         said.append(finding("fused_loss"))
     deepep = model.is_moe and stack.communication.dispatcher is Dispatcher.DEEPEP
     if deepep and not chip.architecture.is_nvidia:
@@ -118,8 +122,9 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator, precision:
         return "capability"
     if precision is Precision.FP32 and stack.framework in TRANSFORMER_ENGINE:
         return "fp32"
-    latent = model.has_latent_attention
-    if latent and chip.architecture is Architecture.BLACKWELL and not stack.kernels.fused_mla_on_blackwell:
+    engine = stack.framework in TRANSFORMER_ENGINE and isinstance(stack.kernels.code, Library)
+    older = engine and stack.released < _CUDNN_WITH_LATENT
+    if model.has_latent_attention and chip.architecture is Architecture.BLACKWELL and older:
         return "latent"
     return ""
 

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Precision
-from planner.spec.stack.engines import Contiguous, Engine, EngineKind
+from planner.spec.stack.engines import Contiguous, Engine
 from planner.spec.stack.kinds import PipelineSplit, RecomputedLayers
 from planner.spec.stack.memory import Overhead
 from planner.spec.stack.section import Section
@@ -177,13 +177,6 @@ class Stack(Section):
     def options(self) -> frozenset[str]:
         """The options of its framework that are set by name."""
         return frozenset(self.name.split(SEPARATOR)[1:])
-
-    @field_validator("engine", mode="before")
-    @classmethod
-    def _of_a_kind(cls, engine: object) -> object:
-        if isinstance(engine, dict) and engine.get("kind") not in set(EngineKind):
-            raise ValueError(f"its kind must be one of {', '.join(EngineKind)}")
-        return engine
 
     @property
     def zero_with_pp(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from pydantic import Field
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import StaysGathered, TorchPipelining
-from planner.spec.stack.section import Seconds, Section
+from planner.spec.stack.section import Seconds, Section, of_a_kind
 
 Rows = NDArray[np.int32]
 HALF: Final = 2.0  # bytes of a value in 16 bits
@@ -421,5 +421,5 @@ class MegatronFsdp(_KeepsNarrow):
 
 
 AnyEngine = Contiguous | Nanotron | Xla | FullyShard | DeepSpeed | MegatronFsdp
-Engine = Annotated[AnyEngine, Field(discriminator="kind")]
+Engine = Annotated[AnyEngine, Field(discriminator="kind"), of_a_kind(EngineKind)]
 ENGINES: tuple[type[AnyEngine], ...] = get_args(AnyEngine)

@@ -39,13 +39,7 @@ class SparseKernel(StrEnum):
 
 
 class CrossEntropy(StrEnum):
-    """How the loss is computed: what it keeps and whether the vocabulary is split over tp.
-
-    EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; COMPILED does so in functions
-    that a compiler fuses, with copies between them (Megatron-LM's native fusion); FUSED works in place on low-precision
-    split logits; CHUNKED is PyTorch's or XLA's loss of one part of the logits after another; LINEAR makes each part,
-    about as large as the hidden states, differentiates it in place and forgets it (Liger's fused linear cross-entropy).
-    """
+    """How the loss is computed (`spec.stack.losses`)."""
 
     EAGER = "eager"
     VOCAB_PARALLEL = "vocab-parallel"
@@ -117,6 +111,25 @@ class PackedContext(StrEnum):
     RING = "ring"
     SINGLY = "singly"
     FUSED = "fused"
+
+
+class NarrowKept(StrEnum):
+    """What a layer keeps in fewer bits than it has: SWIGLU: a gated activation's input, in 8 (Transformer Engine's
+    activation_func_fp8_input_store). SWIGLU_AND_ATTENTION: that and attention's output in 12, E5M6, for attention's
+    backward pass and the projection's together (DeepSeek-V3, arXiv 2412.19437, section 3.3.3)."""
+
+    NOTHING = "nothing"
+    SWIGLU = "swiglu"
+    SWIGLU_AND_ATTENTION = "swiglu-and-attention"
+
+
+class FusedLinear(StrEnum):
+    """Which linear layers are one: q, k and v as well as gate and up, in Megatron's models and nanotron's; q, k and v
+    alone (torchtitan 0.3.0); none."""
+
+    ALL = "all"
+    QKV = "qkv"
+    NONE = "none"
 
 
 class Float8Scales(StrEnum):

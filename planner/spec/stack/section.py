@@ -5,6 +5,7 @@ Left out: the sections themselves (`spec/stack/`).
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
@@ -21,6 +22,17 @@ def quantity(kind: str) -> BeforeValidator:
             return parse_quantity(value if isinstance(value, str) else str(value), kind)
         except UnitError as error:
             raise ValueError(str(error)) from None
+
+    return BeforeValidator(read)
+
+
+def of_a_kind(kinds: type[StrEnum]) -> BeforeValidator:
+    """A validator that refuses a section whose `kind` is none of these."""
+
+    def read(value: object) -> object:
+        if isinstance(value, dict) and value.get("kind") not in set(kinds):
+            raise ValueError(f"its kind must be one of {', '.join(kinds)}")
+        return value
 
     return BeforeValidator(read)
 

@@ -5,7 +5,7 @@ Left out: what it keeps in memory (`spec/stack/engines.py`, `spec/stack/memory.p
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import Field
 
@@ -18,9 +18,13 @@ from planner.spec.stack.kinds import (
     CrossEntropy,
     Dispatcher,
     Float8Scales,
+    FusedLinear,
+    NarrowKept,
     PackedContext,
     SparseKernel,
 )
+from planner.spec.stack.layer_code import LayerCode, Library
+from planner.spec.stack.losses import LOSSES, OneLoss, VocabParallel
 from planner.spec.stack.section import Bytes, Seconds, Section
 
 # FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
@@ -31,38 +35,20 @@ class Kernels(Section):
     """Which kernels a layer is made of; decides saved activations and memory-bound time."""
 
     attention: AttentionKernel = AttentionKernel.FLASH
-    fused_mla_on_blackwell: bool = Field(
-        True,
-        description="has fused attention for multi-head latent attention on Blackwell; else its softmax alone is fused",
-    )
     sparse_attention: SparseKernel | None = Field(
         None, description="kernels of attention behind an indexer; absent: the software has none"
     )
-    fused_norm: bool = True
-    fused_activation: bool = True
-    single_operations: bool = Field(
-        False,
-        description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
-        "transformers' modelling code does without torch.compile (cost/operations/), but for those with fused kernels",
-    )
+    code: LayerCode = Library()
     fused_experts: bool = Field(
         False,
         description="in fp8_mx on Blackwell grouped GEMMs apply the experts' gated activation and quantise what "
         "they write (Transformer Engine's CuTe DSL grouped MLP)",
     )
-    expert_capacity: float = Field(
-        0.0,
-        ge=0,
-        le=1024,
-        description="rows of every rank's experts over those that balanced routing sends it, received into a buffer of "
-        "one size (moe_expert_rank_capacity_factor); 0: as many as come",
-    )
-    expert_stash: float = Field(
-        0.0,
-        ge=0,
-        le=1024,
-        description="rows kept for the backward pass over balanced ones, in pages of one buffer (moe_paged_stash, its "
-        "factor on the device); 0: all of the capacity",
+    expert_buffers: tuple[float, float] | None = Field(
+        None,
+        description="rows over those that balanced routing sends a rank's experts, received into a buffer of one size "
+        "(moe_expert_rank_capacity_factor) and kept for the backward pass (moe_paged_stash, its factor on the device; "
+        "else as many); absent: as many as come",
     )
     expert_padding: float = Field(
         0.0,
@@ -71,99 +57,23 @@ class Kernels(Section):
         description="rows of every expert over those that balanced routing sends it: more are dropped, fewer padded "
         "(moe_expert_capacity_factor with moe_pad_expert_input_to_capacity); 0: as many as come",
     )
-    fused_rotary: bool = Field(
-        False, description="beside separate unfused ops: queries and keys are rotated by one kernel"
-    )
     rotates_texts: bool = Field(
         False, description="packed documents are rotated one by one, by separate unfused ops"
     )
-    cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
+    loss: OneLoss = VocabParallel()
     dropout: bool = False
-    saves_gathered_input: bool = Field(
-        False, description="keeps the all-gathered input of a sequence-parallel linear instead of its shard"
-    )
-    eager_norm_bytes: float = Field(
-        4.0, ge=0, le=16, description="kept by an unfused RMS norm beside its inputs, per hidden value"
-    )
-    stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
-    score_bytes: float = Field(
-        0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
-    )
-    activation_input_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=4,
-        description="kept per value of the MLP's activation input (activation_func_fp8_input_store: 1); "
-        "0: in the width of activations",
-    )
-    attention_output_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=4,
-        description="kept per value of attention's output, by attention and the projection together; 0: in the width "
-        "of activations, and a narrow copy for a narrow projection",
-    )
-    boundary_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="kept per hidden value of each micro-batch a pipeline stage has in flight",
-    )
-    pins_fused_qkv: bool = Field(
-        False,
-        description="MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values",
-    )
-    fused_qkv: bool = Field(
-        False, description="q, k and v are one linear layer where linear layers are counted one by one"
+    narrow_kept: NarrowKept = NarrowKept.NOTHING
+    fused_linear: FusedLinear = Field(
+        FusedLinear.ALL,
+        description="which linear layers of one input are one, where they are counted one by one",
     )
     probs_in_activation: bool = Field(
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
     )
-    weighs_outputs_apart: bool = Field(
-        False,
-        description="experts' outputs are cast to fp32, weighed and cast back by separate ops, and kept in fp32",
-    )
     float8_scales: Float8Scales | None = Field(
         None,
         description="fp8_cs is torchao's float8, with these scales; absent: Transformer Engine's current scaling",
-    )
-    eager_dequantise: bool = Field(
-        False,
-        description="frozen 4-bit weights are dequantised by separate unfused ops of PyTorch (torchao, not compiled)",
-    )
-    loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
-    loss_peak: float = Field(
-        3.0,
-        ge=1,
-        le=6,
-        description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss, and blocks of their "
-        "size that something small keeps from them",
-    )
-    split_loss_peak: float = Field(
-        0.0, ge=0, le=4, description="the same of a loss on logits that tp ranks split; 0: as `loss_peak`"
-    )
-    loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
-    loss_again: bool = Field(
-        False,
-        description="a chunked loss makes its logits again in the backward pass (MaxText's num_vocab_tiling)",
-    )
-    loss_adds_in_product: bool = Field(
-        False,
-        description="a linear loss adds a part's gradient of the head's weight to the sum in the product that makes it "
-        "(Liger before 0.6.2)",
-    )
-    idle_scores: float = Field(
-        0.0,
-        ge=0,
-        le=3,
-        description="tensors of an unfused softmax's scores whose blocks lie idle at an unfused loss",
-    )
-    whole_logit_bytes: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="bytes per logit of the whole vocabulary that every tp rank holds at the loss",
     )
 
     @property
@@ -177,6 +87,21 @@ class Kernels(Section):
         """Are linear layers of a dense fp8 model given 8-bit inputs and gradients before tensor parallelism gathers
         them? With one scale a tensor (torchao's Float8ColwiseParallel)."""
         return self.float8_scales is Float8Scales.TENSOR
+
+    @property
+    def received_rows(self) -> float:
+        """Of a buffer of one size, over balanced ones; 0: as many as come [1]."""
+        return self.expert_buffers[0] if self.expert_buffers else 0.0
+
+    @property
+    def kept_rows(self) -> float:
+        """Of them, kept for the backward pass [1]."""
+        return self.expert_buffers[1] if self.expert_buffers else 0.0
+
+    def with_loss(self, kind: CrossEntropy) -> Self:
+        """The same with a loss of that kind: its own, or as usual."""
+        loss = self.loss if self.loss.kind is kind else LOSSES[kind]()
+        return self.model_copy(update={"loss": loss})
 
     def attention_of(self, attention: Attention) -> AttentionKernel:
         """The kernel of one layer: where its heads are too wide for a flash kernel, the softmax alone is fused, as

@@ -255,7 +255,7 @@ def test_recipes_of_the_bridge() -> None:
             width,
             8.0 - 2 * width,
         )
-    assert stack.kernels.cross_entropy is not reader.read(bridge).problem.stack.kernels.cross_entropy
+    assert stack.kernels.loss != reader.read(bridge).problem.stack.kernels.loss
     assert reader.read({**bridge, "extras": "LoRA"}).problem.job.lora_targets is AdapterTargets.QKV
     moonlight = RunReader({"moonlight_16b": MODELS[ROW["model"]]}).read({**bridge, "model": "moonlight_16b"})
     assert moonlight.problem.job.optimizer is Optimizer.ADAMW_BF16

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.published.switches import FLASH1_SLOWDOWN, apply_switches
 from planner.catalog.load_stacks import load_stack
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack.layer_code import Part
 
 
 def test_flash1_doubles_attention_and_rms_kernel_fuses_norms() -> None:
@@ -14,8 +15,8 @@ def test_flash1_doubles_attention_and_rms_kernel_fuses_norms() -> None:
     first, _ = apply_switches(stack, "kernel=flash_attentionv1.0.8")
     second, said = apply_switches(stack, "kernel=flash_attention2 + RMS kernel")
     assert first.compute.attention == FLASH1_SLOWDOWN * second.compute.attention
-    assert second.kernels.fused_norm
-    assert not first.kernels.fused_norm
+    assert second.kernels.code.fused_norm
+    assert not first.kernels.code.fused_norm
     assert said
     eager, _ = apply_switches(stack, "kernel=torch")
     assert eager.kernels.attention is AttentionKernel.EAGER
@@ -33,15 +34,15 @@ def test_switches_of_recipes() -> None:
     )  # the configuration's, not the stack's
     serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
     assert serial.communication.dp_overlap == 0
-    assert serial.kernels.cross_entropy is CrossEntropy.FUSED
+    assert serial.kernels.loss.kind is CrossEntropy.FUSED
 
 
 def test_liger_fuses_more_than_the_loss() -> None:
     stack = load_stack("deepspeed-2025")
     kernels = apply_switches(stack, "liger")[0].kernels
-    assert (kernels.fused_norm, kernels.fused_rotary, kernels.fused_activation) == (True, True, True)
-    assert kernels.cross_entropy is CrossEntropy.LINEAR
-    assert not stack.kernels.fused_rotary
+    assert set(kernels.code.fused) == set(Part)
+    assert kernels.loss.kind is CrossEntropy.LINEAR
+    assert not stack.kernels.code.fused
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_liger_fuses_more_than_the_loss() -> None:
 def test_ligers_release_is_the_rows_or_that_of_the_stacks_time(text: str, older: bool) -> None:
     """Stacks of 2025-06 and before are of the time before 0.6.2."""
     kernels = apply_switches(load_stack("deepspeed-2025"), text)[0].kernels
-    assert kernels.loss_adds_in_product is older
+    assert kernels.loss.adds_in_product is older
 
 
 def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:
@@ -142,8 +143,8 @@ def test_overlap_of_the_experts_exchange(text: str, hidden: bool) -> None:
     "text", ["FSDP, no torch.compile", "torch.compile=False", "FSDP", "FSDP; not compiled"]
 )
 def test_torchtitan_that_is_not_compiled(text: str) -> None:
-    assert not apply_switches(load_stack("torchtitan-2024"), text)[0].kernels.fused_norm
-    assert apply_switches(load_stack("torchtitan-2024"), "FSDP + torch.compile")[0].kernels.fused_norm
+    assert not apply_switches(load_stack("torchtitan-2024"), text)[0].kernels.code.fused_norm
+    assert apply_switches(load_stack("torchtitan-2024"), "FSDP + torch.compile")[0].kernels.code.fused_norm
 
 
 @pytest.mark.parametrize(

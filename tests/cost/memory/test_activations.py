@@ -22,14 +22,16 @@ from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.layer_code import WITHOUT_ACTIVATION, Aleph, Library
+from planner.spec.stack.losses import AnyLoss, Chunked, Eager, Fused, Linear
 from planner.spec.stack.time import Kernels
 from tests.problems import dense_model, layer_activations
 
 TOKENS = 8192.0
 BF16 = RECIPES[Precision.BF16]
 FUSED = Kernels()
-EAGER_SWIGLU = Kernels(fused_activation=False)
+EAGER_SWIGLU = Kernels(code=Library(fused=WITHOUT_ACTIVATION))
 
 
 def shape(
@@ -67,7 +69,7 @@ def gpt_block() -> ModelSpec:
     [
         ("llama-3-8b", EAGER_SWIGLU, 41.033),
         ("llama-3-8b", FUSED, 34.033),
-        ("llama-3-8b", Kernels(fused_activation=False, fused_norm=False), 49.033),
+        ("llama-3-8b", Kernels(code=Library(fused=())), 49.033),
         ("llama-2-7b", EAGER_SWIGLU, 37.533),
     ],
 )
@@ -122,7 +124,7 @@ def test_tensor_parallelism_divides_all_but_stream_and_normed_inputs() -> None:
 
 def test_sequence_parallelism_divides_the_stream_and_where_regathered_the_normed_inputs() -> None:
     llama, t = load_model("llama-3-8b"), 4
-    gathered = EAGER_SWIGLU.model_copy(update={"saves_gathered_input": True})
+    gathered = Kernels(code=Aleph())
     shard = sum(parts_of(llama, EAGER_SWIGLU, shape(t=t, sp=True)).values())
     assert shard == pytest.approx(41.033 / t, rel=2e-4)
     whole = sum(parts_of(llama, gathered, shape(t=t, sp=True)).values())
@@ -199,7 +201,7 @@ def test_eager_loss_keeps_4_and_peaks_at_12_bytes_per_logit(t: int) -> None:
     llama = load_model("llama-3-8b")
     vocabulary = np.array([128256.0])
     inputs = 4 * TOKENS * 4096 + 4 * TOKENS
-    eager = Kernels(cross_entropy=CrossEntropy.EAGER)
+    eager = Kernels(loss=Eager())
     head = head_activations(vocabulary, llama, shape(t=t), eager, BF16)
     assert float(head.inputs[0]) == inputs
     assert float(head.logits[0]) == 2 * TOKENS * 128256
@@ -215,10 +217,10 @@ def test_capped_logits_are_kept_once_more_unless_they_come_in_parts() -> None:
     model, vocabulary = load_model("gemma-2-9b"), np.array([256000.0])
     assert model.capped_logits
     free = replace(model, capped_logits=False)
-    for kind in (CrossEntropy.EAGER, CrossEntropy.FUSED, CrossEntropy.LINEAR):
-        kernels = Kernels(cross_entropy=kind)
+    for loss in (Eager(), Fused(), Linear()):
+        kernels = Kernels(loss=loss)
         capped, plain = (head_activations(vocabulary, one, shape(), kernels, BF16) for one in (model, free))
-        more = 0.0 if kind is CrossEntropy.LINEAR else 2.0 * TOKENS * 256000
+        more = 0.0 if isinstance(loss, Linear) else 2.0 * TOKENS * 256000
         assert float(capped.kept[0] - plain.kept[0]) == more
 
 
@@ -233,11 +235,11 @@ def test_torch_peaks_at_16_bytes_per_logit_where_tp_ranks_split_them(t: int, pea
     assert float((head.kept + head.transient)[0]) == peak * logits
 
 
-@pytest.mark.parametrize(("kind", "bytes_per_logit"), [("fused", 4), ("eager", 6)])
-def test_low_precision_loss(kind: str, bytes_per_logit: int) -> None:
+@pytest.mark.parametrize(("loss", "bytes_per_logit"), [(Fused(), 4), (Eager(logit_bytes=2.0), 6)])
+def test_low_precision_loss(loss: AnyLoss, bytes_per_logit: int) -> None:
     # eager on bf16 logits: 6 (measured); fused: the logits and their gradient
     llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
-    kernels = Kernels(cross_entropy=CrossEntropy(kind), loss_bytes=2.0)
+    kernels = Kernels(loss=loss)
     head = head_activations(vocabulary, llama, shape(), kernels, BF16)
     assert float((head.kept + head.transient)[0]) == pytest.approx(bytes_per_logit * TOKENS * 128256)
 
@@ -253,7 +255,7 @@ def test_low_precision_loss(kind: str, bytes_per_logit: int) -> None:
 )
 def test_blocks_of_scores_lie_idle_at_the_loss(kernel: AttentionKernel, seq: int, width: int) -> None:
     llama, vocabulary, x = load_model("llama-3-8b"), np.array([128256.0]), shape(t=2, seq=seq)
-    kernels = Kernels(cross_entropy=CrossEntropy.EAGER, attention=kernel, idle_scores=3.0)
+    kernels = Kernels(loss=Eager(), attention=kernel, code=Aleph())
     head = head_activations(vocabulary, llama, x, kernels, BF16)
     idle = float((head.kept + head.transient)[0]) - 12 * TOKENS * 128256
     assert idle == 3 * width * TOKENS * seq * 32 / 2
@@ -262,7 +264,7 @@ def test_blocks_of_scores_lie_idle_at_the_loss(kernel: AttentionKernel, seq: int
 def test_chunked_loss_divides_the_logits_by_its_chunks() -> None:
     # LongVA issue 19: 43 GB fall to 8 with the loss in chunks
     llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
-    kernels = Kernels(cross_entropy=CrossEntropy.CHUNKED, loss_chunks=8)
+    kernels = Kernels(loss=Chunked(number=8))
     head = head_activations(vocabulary, llama, shape(), kernels, BF16)
     assert float(head.transient[0]) == pytest.approx(12 * TOKENS * 128256 / 8)
     assert float(head.kept[0]) == pytest.approx(2 * TOKENS * 4096)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Limits, Stack
 from planner.spec.stack.engines import FullyShard
-from planner.spec.stack.kinds import CrossEntropy
+from planner.spec.stack.layer_code import Library, Part
+from planner.spec.stack.losses import Eager
 from planner.spec.stack.memory import Overhead
 from planner.spec.stack.time import Kernels
 from tests.problems import costs, layer_activations, problem
@@ -51,6 +53,12 @@ def options(text: str) -> dict[str, str]:
     return found
 
 
+class _Gathers(Library):
+    """Layers of PyTorch, whose linear layers keep what they have gathered."""
+
+    keeps_gathered: ClassVar[bool] = True
+
+
 def stack_of(o: dict[str, str]) -> Stack:
     """All in bf16, states too; mixed: fp32 shards or masters, bf16 compute, fp32 reduction of shards."""
     mixed, zero = o["precision"] == "mixed", int(o["zero"])
@@ -64,12 +72,10 @@ def stack_of(o: dict[str, str]) -> Stack:
         + (4.0 if mixed else 2.0) * int(o["foreach"]),
         step_tensors=3.0 * (1 - int(o["foreach"])),
     )
+    fused = {Part.NORM: o["norm"] != "hf", Part.ACTIVATION: o["swiglu"] == "fused"}
     kernels = Kernels(
-        fused_norm=o["norm"] != "hf",
-        fused_activation=o["swiglu"] == "fused",
-        cross_entropy=CrossEntropy.EAGER,
-        loss_bytes=4.0 if o["loss"] == "fp32" else 2.0,
-        saves_gathered_input=True,
+        code=_Gathers(fused=tuple(part for part, one in fused.items() if one)),
+        loss=Eager(logit_bytes=4.0 if o["loss"] == "fp32" else 2.0),
     )
     none = Overhead(context="0 GiB", workspace="0 GiB", fragmentation=0.0)
     limits = Limits(zero=(0, 1, 2, 3), pads_vocabulary=0, sequence_parallel=(0, 1))

@@ -15,6 +15,7 @@ from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.mixers import MIXERS, StateSpace
 from planner.spec.residual import RESIDUALS, Residual
+from planner.spec.stack.layer_code import Library, Modelling, Part
 from planner.spec.stack.time import Kernels
 from tests.cost.memory.test_activations import shape
 from tests.problems import attention
@@ -59,7 +60,7 @@ def test_operations_name_what_the_rest_of_the_cost_knows(model: object) -> None:
 
 @pytest.mark.parametrize("single", [False, True])
 def test_amounts_of_a_column_are_those_of_its_rows(single: bool) -> None:
-    kernels = Kernels(single_operations=single, fused_norm=not single)
+    kernels = Kernels(code=Modelling(fused=(Part.ACTIVATION,)) if single else Library())
     cuts = [shape(t=2), shape(t=4, sp=True, e=2)]
     column = type(cuts[0])(
         **{name: np.concatenate([np.atleast_1d(vars(cut)[name]) for cut in cuts]) for name in vars(cuts[0])}

@@ -22,10 +22,11 @@ from planner.spec.job import Job
 from planner.spec.layer import NormKind
 from planner.spec.load_model import load_model
 from planner.spec.precision import RECIPES, Precision
+from planner.spec.stack.layer_code import Modelling, Torch
 from planner.spec.stack.time import Kernels
 from tests.problems import costs, dense_model, moe_model, operations, problem
 
-SINGLE = Kernels(single_operations=True, fused_norm=False, fused_activation=False)
+SINGLE = Kernels(code=Modelling())
 ONE = LayerShape(
     **dict.fromkeys(
         ("tokens", "t", "kv_split", "sequence_split", "expert_tokens", "e", "et", "c", "seq_kv"), np.ones(1)
@@ -146,9 +147,7 @@ def test_fused_kernels_beside_single_operations_move_what_fused_ones_do() -> Non
     kernels = liger.stack.kernels
     plain = replace(
         given,
-        stack=liger.stack.model_copy(
-            update={"kernels": kernels.model_copy(update={"single_operations": False})}
-        ),
+        stack=liger.stack.model_copy(update={"kernels": kernels.model_copy(update={"code": Torch()})}),
     )
     found = []
     for subject in (given, liger, plain):

@@ -8,34 +8,44 @@ import numpy as np
 import pytest
 
 from planner.ask.request import Request, cost_model, resolve
-from planner.catalog.load_stacks import load_stack
-from planner.cost.device.chunked_loss import gradient_temporaries, loss_parts, sum_bytes
 from planner.cost.edges import EdgeCost
 from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.machine.device_kernels import missing_kernels
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import CrossEntropy
-from planner.spec.stack.time import Kernels
+from planner.spec.stack.losses import LOSSES, AnyLoss, Chunked, Compiled, Fused, Linear, Logits, VocabParallel
 
-LINEAR = Kernels(cross_entropy=CrossEntropy.LINEAR)
-CHUNKED = Kernels(cross_entropy=CrossEntropy.CHUNKED, loss_chunks=8)
-OLDER = Kernels(cross_entropy=CrossEntropy.LINEAR, loss_adds_in_product=True)
+LINEAR, CHUNKED, OLDER = Linear(), Chunked(number=8), Linear(adds_in_product=True)
+ONE = np.ones(1)
 
 
 @pytest.mark.parametrize(
-    ("kernels", "tokens", "vocabulary", "parts"),
+    ("loss", "tokens", "vocabulary", "parts"),
     [
         (LINEAR, 4 * 4096, 32000, 8),  # the example of Liger's own comment: factor 8, chunks of 2,048
         (LINEAR, 4096, 128256, 32),
         (LINEAR, 5000, 128256, 20),  # 157 rows, rounded up to 256
         (LINEAR, 100, 2000, 1),
         (CHUNKED, 4096, 128256, 8),
-        (Kernels(), 4096, 128256, 1),
+        (VocabParallel(), 4096, 128256, 1),
     ],
 )
-def test_parts(kernels: Kernels, tokens: int, vocabulary: int, parts: int) -> None:
-    assert loss_parts(kernels, np.array([float(tokens)]), float(vocabulary), 4096).tolist() == [parts]
+def test_parts(loss: AnyLoss, tokens: int, vocabulary: int, parts: int) -> None:
+    assert loss.parts(np.array([float(tokens)]), float(vocabulary), 4096).tolist() == [parts]
+
+
+@pytest.mark.parametrize("kind", LOSSES.values())
+def test_every_loss_holds_no_less_of_more_logits(kind: type[AnyLoss]) -> None:
+    """And is never narrower at its peak than in between; all of it rises with the logits of a part."""
+    found = [
+        kind().held(Logits(2 * n * ONE, n * ONE, 8 * ONE, 0 * ONE, 16 * ONE, 2 * ONE, 2.0))
+        for n in (100, 200)
+    ]
+    assert all((more >= less).all() for less, more in zip(*found, strict=True))
+    assert all(part >= 0 for one in found for part in one)
+    parts = kind().parts(4096.0 * ONE, 32000.0, 4096)
+    assert (parts >= 1).all()
+    assert (kind().launches(parts) > 0).all()
 
 
 def asked(stack: str, seq_len: int = 8192, device: str = "a100-sxm-80g", **more: int) -> Problem:
@@ -77,13 +87,11 @@ def test_times_that_liger_published(tokens: int, whole: float, linear: float) ->
 
 def test_sums_of_gradients() -> None:
     """131,072 x 4,096: 3,072 MiB of a part's gradient in 16 bits and fp32 (linkedin/Liger-Kernel#1239), and a sum."""
-    assert gradient_temporaries(LINEAR, 2.0) * 131072 * 4096 == (3072 + 1024) * 2**20
-    assert gradient_temporaries(OLDER, 2.0) * 131072 * 4096 == 1024 * 2**20
-    assert (sum_bytes(LINEAR, 2.0, 4.0), sum_bytes(OLDER, 2.0, 4.0), sum_bytes(CHUNKED, 2.0, 4.0)) == (
-        14,
-        4,
-        10,
-    )
+    weights = 131072 * 4096 * ONE
+    none = Logits(0 * ONE, 0 * ONE, 0 * ONE, 0 * ONE, weights, ONE, 2.0)
+    assert LINEAR.held(none)[1] == (3072 + 1024) * 2**20
+    assert OLDER.held(none)[1] == 1024 * 2**20
+    assert [loss.sum_bytes(2.0, 4.0) for loss in (LINEAR, OLDER, CHUNKED)] == [14, 4, 10]
 
 
 def test_memory_at_the_loss_holds_a_part_and_three_gradients_of_the_head() -> None:
@@ -106,8 +114,8 @@ def test_a_frozen_head_adds_nothing_up() -> None:
 def test_torchs_chunks_take_longer_than_whole_logits() -> None:
     problem = asked("torchtitan-2026", device="h100-sxm-80g")
     kernels = problem.stack.kernels
-    whole = kernels.model_copy(update={"cross_entropy": CrossEntropy.VOCAB_PARALLEL})
-    again = kernels.model_copy(update={"loss_again": True})
+    whole = kernels.model_copy(update={"loss": VocabParallel()})
+    again = kernels.model_copy(update={"loss": Chunked(makes_again=True)})
     rates = cost_model(problem)
     found = []
     for each in (whole, kernels, again):
@@ -122,16 +130,9 @@ def test_torchs_chunks_take_longer_than_whole_logits() -> None:
 def test_what_is_not_told_apart_is_said() -> None:
     problem = asked("megatron-2026", device="h100-sxm-80g")
     chip, precision = problem.cluster.accelerator, problem.job.precision
-    for kind, said in (
-        (CrossEntropy.FUSED, True), (CrossEntropy.COMPILED, True), (CrossEntropy.LINEAR, False),
-        (CrossEntropy.CHUNKED, False), (CrossEntropy.VOCAB_PARALLEL, False),
-    ):  # fmt: skip
-        kernels = problem.stack.kernels.model_copy(update={"cross_entropy": kind})
+    for kind in LOSSES.values():
+        kernels = problem.stack.kernels.model_copy(update={"loss": kind()})
         notes = missing_kernels(
             problem.stack.model_copy(update={"kernels": kernels}), problem.model, chip, precision
         )
-        assert any(note.code == "fused_loss" for note in notes) is said
-
-
-def test_tiles_of_maxtext_are_made_twice() -> None:
-    assert load_stack("maxtext-2024").kernels.loss_again
+        assert any(note.code == "fused_loss" for note in notes) is (kind in (Fused, Compiled))
