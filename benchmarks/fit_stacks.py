@@ -250,11 +250,11 @@ class Objective:
 
 def retimed(own: Stack, numbers: Stack, parameters: Iterable[Parameter]) -> Stack:
     """`own` with the times of `numbers`: what a row fixed of the software itself stays."""
-    fitted = {
-        p.name: getattr(numbers.communication, p.name) for p in parameters if p.section == "communication"
-    }
-    communication = own.communication.model_copy(update=fitted)
-    update = {"compute": numbers.compute, "host": numbers.host, "communication": communication}
+    update: dict[str, Any] = {"compute": numbers.compute, "host": numbers.host}
+    for section in ("communication", "engine"):
+        before, fitted = getattr(own, section), getattr(numbers, section)
+        names = [p.name for p in parameters if p.section == section]
+        update[section] = before.model_copy(update={name: getattr(fitted, name) for name in names})
     return own.model_copy(update=update)
 
 

@@ -91,7 +91,7 @@ _EXPERTS: Final = (
 )
 _SCALE: Final = Parameter("communication", "slowdown_per_doubling", 0.0, 0.03, 0.003, log=False)
 _SHARDED: Final = (
-    Parameter("communication", "fsdp_overlap", 0.0, 1.0, 0.15, log=False),
+    Parameter("communication", "dp_overlap", 0.0, 1.0, 0.15, log=False),
     _SCALE,
 )
 PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
@@ -115,7 +115,7 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
         *_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA,
         Parameter("communication", "tp_exposed_nodes", 0.5, 5.0, 0.4),
         Parameter("communication", "p2p_exposed", 0.1, 3.0, 0.4),
-        Parameter("communication", "bucket_latency", 2e-7, 1e-5, 0.4),
+        Parameter("engine", "bucket_latency", 2e-7, 1e-5, 0.4),
         Parameter("host", "layer_floor_tp_nodes", 1e-4, 2e-2, 0.4),
         Parameter("host", "pipeline_tp_floor", 1e-4, 2e-2, 0.4),
     ),
@@ -210,26 +210,26 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.layer_floor_tp": 0.0043, "host.step_overhead": 0.05, "communication.tp_exposed": 0.83,
         "communication.dp_time": 2, "communication.dp_overlap": 0.5,
         "communication.tp_exposed_nodes": 1.6, "communication.p2p_exposed": 1,
-        "communication.bucket_latency": 2.1e-06, "host.layer_floor_tp_nodes": 0.0042,
+        "engine.bucket_latency": 2.1e-06, "host.layer_floor_tp_nodes": 0.0042,
         "host.pipeline_tp_floor": 0.003,
     },
     "llm-foundry-2023": {
         "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1, "compute.memory_bound": 1,
-        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.fsdp_overlap": 0.95,
+        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.dp_overlap": 0.95,
         "communication.slowdown_per_doubling": 0.009,
     },
     "torchtitan-2024": {
         "gemm.bf16": 1, "gemm.fp8": 1.1, "compute.attention": 1, "compute.memory_bound": 1,
         "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.tp_exposed": 1,
-        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+        "communication.dp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
     },
     "fsdp1-2023": {
         "gemm.bf16": 1.05, "compute.attention": 1.1, "compute.memory_bound": 1,
-        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+        "communication.dp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
     },
     "maxtext-2024": {
         "gemm.bf16": 1, "gemm.fp8": 1, "compute.attention": 1, "compute.memory_bound": 1,
-        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+        "communication.dp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
     },
     "aa-scaling-2023": {
         "gemm.bf16": 0.92, "compute.attention": 1.5, "compute.memory_bound": 1.5, "host.layer_floor": 0.002,

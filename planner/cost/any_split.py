@@ -188,7 +188,7 @@ class Rest:
     def __init__(
         self, model: CostModel, table: ConfigTable, classes: StageClasses, level: Layers, pipelines: Pipelines
     ) -> None:
-        self.comm, self.rows = model.problem.stack.communication, np.arange(len(table))
+        self.rows = np.arange(len(table))
         shards = model.shards.shards(table, classes)
         self.stems = StemModel(model.layers, classes, level, pipelines, shards)
         self.batch = self.stems.batch(table, slice(0, len(table)), memory=False)
@@ -227,7 +227,7 @@ class Rest:
         if batch.offload.any():
             kept = np.zeros(len(slowest))
             host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.data.microbatches)
-        exposed = exposed_data_parallel(batch.data, slowest + waits, self._deepest(slowest), self.comm)
+        exposed = exposed_data_parallel(batch.data, slowest + waits, self._deepest(slowest))
         return np.asarray(exposed + host + self.copies + batch.once + batch.overhead)
 
 

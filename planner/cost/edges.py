@@ -150,7 +150,7 @@ class EdgeModel:
         each = per_logit + 2.0 * act * (x.t > 1) if whole else per_logit / x.t
         logits = each * x.tokens * vocabulary
         if is_chunked(kernels) and self.problem.job.lora_rank is None:
-            width = sum_bytes(kernels, act, self.problem.stack.communication.gradient_bytes)
+            width = sum_bytes(kernels, act, self.problem.stack.engine.sent_gradient)
             logits = logits + width * parts * vocabulary / x.t * model.hidden
         stream = act * x.tokens * model.hidden / x.sequence_split
         own = x.tokens * model.side_width

@@ -157,7 +157,7 @@ class PreparedCosts:
         """Exposed seconds of data parallelism, under `hiding` seconds of a micro-batch."""
         data, layers = batch.data.take(stem), batch.layers[stem]
         data = replace(data, again=data.again + batch.third[stem] * recompute_layers / layers)
-        return exposed_data_parallel(data, hiding, layers, self.model.problem.stack.communication)
+        return exposed_data_parallel(data, hiding, layers)
 
     def _memory(
         self, batch: Stems, stem: Index, stems: ConfigTable, recompute_layers: IntColumn, p_row: Index, in_flight: Kept,

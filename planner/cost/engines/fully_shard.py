@@ -88,7 +88,7 @@ def _units(x: MemoryInputs, stack: Stack, states: FullyShard, grown: Array, fres
         outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
         outer_unreduced=np.maximum(g * outer, part + g * np.where(x.head > 0, x.head, x.outer)),
         all_weights=whole, head_gradient=kept_head * x.head,
-        last_buffer=last if stack.communication.gather_copies else np.zeros_like(total),
+        last_buffer=last if states.gather_copies else np.zeros_like(total),
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ class _Step:
         self.x, self.states = x, states
         self.zero, self.waits = x.zero[:, None], x.waits_whole[:, None] > 0
         self.static, self.kept, self.fresh = static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
-        whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
+        whole = x.trained * states.sent_gradient * (x.dense + x.expert)
         self.last = x.reduces_last[:, None] & ~self.waits
         self.grown = np.where(self.waits | self.last, whole, self.kept)
         self.u = u = _units(x, stack, states, self.grown, self.fresh)
@@ -287,7 +287,7 @@ class FullyShardEngine(Engine[FullyShard]):
         layer's, which is asked for before the former is free (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
         foreach_all_gather)."""
         idle = (1.0 - x.accumulates) * gradients_kept(x)
-        if self.stack.communication.gather_copies:
+        if self.states.gather_copies:
             width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
             pool = x.weight_bytes * x.outer + width * x.unit[:, None]
             idle = idle + np.where(x.zero[:, None] >= 2, pool, 0.0)
@@ -307,7 +307,7 @@ class FullyShardEngine(Engine[FullyShard]):
             width = min(width, FROZEN_BYTES[job.frozen_bits])
         if narrow_weights(problem) is not None:  # gathered in several widths
             width = 0.0
-        wire = self.stack.communication.gradient_bytes
+        wire = self.states.sent_gradient
         gradients = np.where(piled & earlier, trained * wire, 0.0)
         return gradients + np.where(zero == 2, width, 0.0), earlier & ~piled
 

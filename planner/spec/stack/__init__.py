@@ -198,10 +198,7 @@ class Stack(Section):
     def for_precision(self, precision: Precision) -> Stack:
         """The stack with the gradients that it has in a precision."""
         engine = self.engine.for_precision(precision)
-        if engine is self.engine:
-            return self
-        communication = self.communication.model_copy(update={"gradient_bytes": engine.gradient})
-        return self.model_copy(update={"engine": engine, "communication": communication})
+        return self if engine is self.engine else self.model_copy(update={"engine": engine})
 
     @property
     def _steps_measured(self) -> bool:

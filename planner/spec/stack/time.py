@@ -21,7 +21,7 @@ from planner.spec.stack.kinds import (
     PackedContext,
     SparseKernel,
 )
-from planner.spec.stack.section import Bytes, Seconds, Section
+from planner.spec.stack.section import Seconds, Section
 
 # FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
 FLASH_WIDTH: Final = 256
@@ -285,9 +285,6 @@ class Communication(Section):
     dispatch_bytes: float = Field(
         0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
     )
-    p2p_scatters: bool = Field(
-        False, description="a stage sends each tp rank's share and gathers it behind the boundary"
-    )
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
     )
@@ -295,63 +292,11 @@ class Communication(Section):
         1.0, ge=0.3, le=10, description="gradient and parameter collectives over the link model"
     )
     dp_overlap: float = Field(
-        0.8, ge=0, le=1, description="share of the last micro-batch's backward that hides DP"
-    )
-    sharded_dp_overlap: float | None = Field(
-        None, ge=0, le=1, description="the same with ZeRO 1, where it differs"
-    )
-    dp_by_chunk: bool = Field(
-        False,
-        description="the interleaved schedule reduces a chunk's gradients behind its last micro-batch, and gathers its "
-        "parameters ahead of its first, under the other chunks",
-    )
-    fsdp_overlap: float = Field(
-        0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
-    )
-    overlap_slowdown: float = Field(
-        0.2,
+        0.8,
         ge=0,
         le=1,
-        description="seconds that compute loses to a second of data-parallel communication hidden under it; 0.19 on "
-        "average on A100, H100, MI210 and MI250, 0.4 at most (Lee 2025, arXiv 2507.03114, abstract)",
+        description="share of the compute beside it that hides data parallelism, as far as the engine lets it",
     )
-    reduce_per_microbatch: bool = Field(
-        True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
-    )
-    owner_messages: bool = Field(
-        False,
-        description="ZeRO 1 gives whole tensors to ranks: gradients are reduced to the owner, which broadcasts what it "
-        "updated, a message each",
-    )
-    reduces_whole: bool = Field(
-        False,
-        description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
-    )
-    gathers_after_step: bool = Field(
-        False,
-        description="ZeRO 1 and 2 gather updated weights once a step, before the next forward pass starts",
-    )
-    reduction_copies: float = Field(
-        0.0,
-        ge=0,
-        le=32,
-        description="device memory moved beside a reduction: gradients into a bucket, divided, put in order "
-        "[bytes per gradient]",
-    )
-    gather_copies: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="device memory moved beside a gather of sharded weights: pieces put together [bytes per weight]",
-    )
-    bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
-    unit_messages: bool = Field(
-        False,
-        description="sharded weights are gathered, and their gradients scattered, in a message for every layer, the "
-        "embedding and the head (units of FSDP)",
-    )
-    bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
-    gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
     slowdown_per_doubling: float = Field(
         0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
     )

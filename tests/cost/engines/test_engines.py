@@ -45,7 +45,6 @@ ASKS = re.compile(rf"\b(?:is|not|in|==|!=) \(?EngineKind\.|isinstance\([^)]*, (?
 
 def test_every_kind_has_a_stack_and_an_engine() -> None:
     assert set(ONE_OF_EACH) == set(ENGINES)
-    assert len({type(engine_of(stack)) for stack in STACKS}) == len(ENGINES)
 
 
 def test_nothing_else_asks_for_the_kind_of_an_engine() -> None:
