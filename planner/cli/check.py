@@ -97,6 +97,7 @@ def check_files(
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
     from planner.spec.config import AXES, named_value
+    from planner.spec.stack.kinds import ContextExchange
 
     check_request(asked)
     files, said = readable(files)
@@ -129,7 +130,7 @@ def check_files(
         assumed.append(
             f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
         )
-    if config.cp > problem.stack.limits.max_cp and not broken:
+    if config.cp > 1 and problem.stack.communication.cp_exchange is ContextExchange.NONE and not broken:
         assumed.append(
             f"context parallelism was not measured on stack {problem.stack.name}; its times are a guess"
         )

@@ -80,7 +80,7 @@ class EdgeCost:
 def padded_vocabulary(problem: Problem, t: Array) -> Array:
     """Vocabulary rounded up to the stack's multiple times t (--make-vocab-size-divisible-by of Megatron-LM, nanotron's
     make_vocab_size_divisible_by) [1]."""
-    multiple = problem.stack.limits.pads_vocabulary
+    multiple = problem.stack.engine.pads_vocabulary
     if not multiple:
         return np.full(np.shape(t), float(problem.model.vocab))
     return np.ceil(problem.model.vocab / (multiple * t)) * multiple * t

@@ -23,7 +23,7 @@ from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import PackedContext
+from planner.spec.stack.kinds import ContextExchange
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -212,8 +212,8 @@ class HostModel:
         self, layer: Layer, keys: ConfigTable, kinds: NDArray[np.int32], c: Array
     ) -> tuple[Array, Array]:
         """Seconds of putting packed texts in order one by one around an all-to-all, forward and backward."""
-        job, singly = self.problem.job, self.problem.stack.communication.cp_packed is PackedContext.SINGLY
-        if not (singly and job.packed and layer.attention is not None):
+        job, exchange = self.problem.job, self.problem.stack.communication.cp_exchange
+        if not (exchange is ContextExchange.RING_2_17 and job.packed and layer.attention is not None):
             return np.zeros(len(keys)), np.zeros(len(keys))
         texts = keys["micro_batch"] * job.seq_len / job.attended_length
         halves = np.where((kinds == ContextKind.A2A) & (c > 1), 2 * c * texts, 0.0)

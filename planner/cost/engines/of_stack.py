@@ -26,6 +26,7 @@ from planner.spec.stack.engines import (
     Megatron2022,
     MegatronFsdp,
     Nanotron,
+    Profiled,
     States,
     Xla,
 )
@@ -33,7 +34,7 @@ from planner.spec.stack.engines import (
 Array = NDArray[np.float64]
 
 _ENGINES: Final[dict[type[States], type[Engine[Any]]]] = {
-    Contiguous: BufferedEngine, Megatron2022: Megatron2022Engine, AllReduced: BufferedEngine,
+    Contiguous: BufferedEngine, Megatron2022: Megatron2022Engine, Profiled: BufferedEngine, AllReduced: BufferedEngine,
     Nanotron: NanotronEngine, Xla: LastingEngine, FlatShards: LastingEngine, FullyShard: FullyShardEngine,
     DeepSpeed: DeepSpeedEngine, MegatronFsdp: MegatronFsdpEngine,
 }  # fmt: skip

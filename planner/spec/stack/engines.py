@@ -30,7 +30,8 @@ class EngineKind(StrEnum):
     """Who holds parameters and gradients, and when.
 
     CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM). MEGATRON_2022: so they do in its
-    releases of 2021 and 2022, and in Megatron-DeepSpeed, where gradients of fp16 jobs stay in 16 bits. ALL_REDUCED: so
+    releases of 2021 and 2022, and in Megatron-DeepSpeed, where gradients of fp16 jobs stay in 16 bits. PROFILED: of
+    these profiles of layers, summed (vTrain). ALL_REDUCED: so
     they do, gradients are summed whole and updated weights handed on (AA-Scaling, InternEvo). NANOTRON: so they do, and
     gradients of a micro-batch beside them, which are added behind its backward pass. XLA: so they do, in one compiled
     program that shards fp32 weights alone and casts what it gathers (MaxText). FLAT_SHARDS: so they are counted, of
@@ -43,6 +44,7 @@ class EngineKind(StrEnum):
 
     CONTIGUOUS = "contiguous"
     MEGATRON_2022 = "megatron_2022"
+    PROFILED = "profiled"
     ALL_REDUCED = "all_reduced"
     NANOTRON = "nanotron"
     XLA = "xla"
@@ -75,6 +77,11 @@ class States(Section):
     `turns_by_chunk`: whether an interleaved schedule reduces a chunk's gradients behind its last micro-batch, and
     gathers its weights ahead of its first, under the other chunks.
     `bucket_bytes`: of gradients that are reduced with a latency of their own [bytes].
+    `composed`: whether steps are sums of profiles of one device: collectives, measured apart, follow the longer of host
+    and device, and nothing is recomputed, whatever a configuration says.
+    `pads_vocabulary`: the vocabulary is padded to a multiple of this x tp [1]; 0: it is not.
+    `pipelines_programmed`: whether a pipeline needs a program of one's own.
+    `hosts_activations_with_pp`: whether activations may live in CPU memory in a pipeline.
     """
 
     weights_sharded_from: ClassVar[int] = 3
@@ -82,6 +89,10 @@ class States(Section):
     unit_messages: ClassVar[bool] = False
     turns_by_chunk: ClassVar[bool] = False
     bucket_bytes: ClassVar[float] = 0.0
+    composed: ClassVar[bool] = False
+    pads_vocabulary: ClassVar[int] = 0
+    pipelines_programmed: ClassVar[bool] = False
+    hosts_activations_with_pp: ClassVar[bool] = True
     low_precision_shard: ClassVar[bool] = True
     lasting_gradients: ClassVar[bool] = True
     deals_matrices: ClassVar[bool] = False
@@ -277,6 +288,7 @@ class _Buffered(_KeepsNarrow):
     """Weights and a gradient buffer from start to end, of Megatron's making."""
 
     deals_matrices: ClassVar[bool] = True
+    pads_vocabulary: ClassVar[int] = 128  # --make-vocab-size-divisible-by
 
     def hidden_in_layers(self, overlap: float) -> float:
         """Copies to the host, whether or not gradients are reduced under compute."""
@@ -289,6 +301,7 @@ class Contiguous(_Buffered):
     reduced_in_each_from: ClassVar[int] = 3
     # grad_sync_func, param_sync_func (core_v0.12.0 pipeline_parallel/schedules.py)
     turns_by_chunk: ClassVar[bool] = True
+    hosts_activations_with_pp: ClassVar[bool] = False
 
     kind: Literal[EngineKind.CONTIGUOUS] = EngineKind.CONTIGUOUS
     fused_weight_gradient: bool = Field(
@@ -325,8 +338,8 @@ class Contiguous(_Buffered):
         return super().keeping_narrow(precision, asked).model_copy(update={"fp4_param_gather": asked})
 
 
-class Megatron2022(_Buffered):
-    """Megatron-LM of 2021 and 2022, and Megatron-DeepSpeed's pipeline with ZeRO 0 and 1.
+class _Megatron2022(_Buffered):
+    """Megatron-LM of 2021 and 2022, and what was made of it.
 
     DDP reduces gradients of fp16 jobs as they are, in 16 bits (Megatron-LM 8aa4619 megatron/model/distributed.py; v2.5
     megatron/arguments.py: --accumulate-allreduce-grads-in-fp32 is for bf16 alone where it is not given;
@@ -335,6 +348,16 @@ class Megatron2022(_Buffered):
 
     reduced_in_each_from: ClassVar[int] = 3
     fused_weight_gradient: ClassVar[bool] = True
+
+    def for_precision(self, precision: Precision) -> Self:
+        """In fp16 the update copies a rank's share of 16-bit gradients to fp32."""
+        if precision is not Precision.FP16:
+            return self
+        return self.model_copy(update={"gradient": HALF, "optimizer_transient": 4.0})
+
+
+class Megatron2022(_Megatron2022):
+    """Megatron-LM of 2021 and 2022, and Megatron-DeepSpeed's pipeline with ZeRO 0 and 1."""
 
     kind: Literal[EngineKind.MEGATRON_2022] = EngineKind.MEGATRON_2022
     gradient_accumulator: float = Field(
@@ -355,12 +378,24 @@ class Megatron2022(_Buffered):
         return self.p2p_scatters
 
     def for_precision(self, precision: Precision) -> Self:
-        """In fp16 the update copies a rank's share of 16-bit gradients to fp32."""
-        if precision is not Precision.FP16:
-            return self
-        return self.model_copy(
-            update={"gradient": HALF, "gradient_accumulator": 0.0, "optimizer_transient": 4.0}
-        )
+        found = super().for_precision(precision)
+        return self if found is self else found.model_copy(update={"gradient_accumulator": 0.0})
+
+
+class Profiled(_Megatron2022):
+    """Profiles of layers of Megatron-DeepSpeed on one device, summed (vTrain)."""
+
+    composed: ClassVar[bool] = True
+    pads_vocabulary: ClassVar[int] = (
+        0  # heads are as slow as 50257 // tp columns make them (src/model/gpt_model.py)
+    )
+
+    kind: Literal[EngineKind.PROFILED] = EngineKind.PROFILED
+
+    @property
+    def scatters_shares(self) -> bool:
+        """As Megatron-DeepSpeed does."""
+        return True
 
 
 class AllReduced(_Buffered):
@@ -407,6 +442,7 @@ class Nanotron(States):
 
     fused_weight_gradient: ClassVar[bool] = True
     bucket_bytes: ClassVar[float] = 25e6  # DDP's bucket size
+    pads_vocabulary: ClassVar[int] = 1
 
     kind: Literal[EngineKind.NANOTRON] = EngineKind.NANOTRON
     bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
@@ -594,6 +630,8 @@ class DeepSpeed(States):
 
     gathers_inputs_again: ClassVar[bool] = False
     fused_weight_gradient: ClassVar[bool] = True
+    # runtime/pipe/module.py PipelineModule takes layers, which no model of transformers is
+    pipelines_programmed: ClassVar[bool] = True
 
     kind: Literal[EngineKind.DEEPSPEED] = EngineKind.DEEPSPEED
     bucket_elements: float = Field(5e8, ge=0, description="reduce_bucket_size [elements]")
@@ -661,6 +699,8 @@ class MegatronFsdp(_KeepsNarrow):
     gathers_as_read: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = False
     turns_by_chunk: ClassVar[bool] = True
+    pads_vocabulary: ClassVar[int] = 128
+    hosts_activations_with_pp: ClassVar[bool] = False
 
     kind: Literal[EngineKind.MEGATRON_FSDP] = EngineKind.MEGATRON_FSDP
     double_buffer: bool = Field(False, description="--fsdp-double-buffer")
@@ -672,6 +712,7 @@ class MegatronFsdp(_KeepsNarrow):
 AnyEngine = (
     Contiguous
     | Megatron2022
+    | Profiled
     | AllReduced
     | Nanotron
     | Xla

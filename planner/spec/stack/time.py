@@ -18,7 +18,7 @@ from planner.spec.stack.kinds import (
     CrossEntropy,
     Dispatcher,
     Float8Scales,
-    PackedContext,
+    KeyValueHeads,
     SparseKernel,
 )
 from planner.spec.stack.section import Seconds, Section
@@ -254,23 +254,19 @@ class Communication(Section):
         description="tensor-parallel collectives run in parts overlapped with the GEMMs (user buffers of Transformer "
         "Engine): `tp_exposed` is what is left of them, and launch files ask for it",
     )
-    gathers_qkv: bool = Field(
-        False,
-        description="where tp exceeds the key/value heads, queries, keys and values are gathered whole behind their "
-        "GEMM, instead of GEMMs with copies of these heads",
+    key_value_heads: KeyValueHeads = Field(
+        KeyValueHeads.COPIED, description="what becomes of key/value heads where tp exceeds them"
     )
     cp_exchange: ContextExchange = Field(
         ContextExchange.RING,
-        description="how context parallelism passes keys and values on where p2p is asked for",
-    )
-    cp_packed: PackedContext = Field(
-        PackedContext.FUSED,
-        description="what packed documents can be exchanged by, and how they are put in order",
+        description="how context parallelism passes keys and values on where p2p is asked for; none: there is none",
     )
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
     )
-    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
+    dispatcher: Dispatcher = Field(
+        Dispatcher.ALL_TO_ALL, description="how tokens reach experts of other ranks; none: there are none"
+    )
     ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
     ep_overlap: float = Field(
         0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
@@ -300,6 +296,11 @@ class Communication(Section):
     slowdown_per_doubling: float = Field(
         0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
     )
+
+    @property
+    def gathers_qkv(self) -> bool:
+        """Are queries, keys and values gathered whole where tp exceeds the key/value heads?"""
+        return self.key_value_heads is KeyValueHeads.GATHERED
 
     @property
     def pair_overlap(self) -> bool:

@@ -72,7 +72,7 @@ def stack_of(o: dict[str, str]) -> Stack:
         saves_gathered_input=True,
     )
     none = Overhead(context="0 GiB", workspace="0 GiB", fragmentation=0.0)
-    limits = Limits(zero=(0, 1, 2, 3), pads_vocabulary=0, sequence_parallel=(0, 1))
+    limits = Limits(zero=(0, 1, 2, 3))
     return load_stack("torchtitan-2026").model_copy(
         update={"engine": engine, "kernels": kernels, "overhead": none, "limits": limits}
     )
