@@ -306,7 +306,7 @@ def write_fit(path: Path, fit: Fit, parameters: Sequence[Parameter]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-_UNITS: Final = {"layer_floor": "ms", "layer_floor_tp": "ms", "layer_floor_tp_nodes": "ms", "pipeline_tp_floor": "ms",
+_UNITS: Final = {"layer_floor": "ms", "layer_floor_tp": "ms",
                  "step_overhead": "ms", "moe_layer_floor": "ms", "bucket_latency": "us",
                  "tensor_update": "us"}  # fmt: skip
 

@@ -55,7 +55,6 @@ SAID: Final = {
     "kernels.loss_adds_in_product": ("Liger's kernels:",),
     "kernels.float8_scales": _SCALES,
     "communication.tp_exposed": _ALONE,
-    "communication.tp_overlapped": _ALONE,
     "engine.gradient": _GRADIENTS,
     "engine.optimizer_transient": _GRADIENTS,
     "engine.fp8_param_gather": _LINEAR,

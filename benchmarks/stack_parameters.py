@@ -116,8 +116,8 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
         Parameter("communication", "tp_exposed_nodes", 0.5, 5.0, 0.4),
         Parameter("communication", "p2p_exposed", 0.1, 3.0, 0.4),
         Parameter("engine", "bucket_latency", 2e-7, 1e-5, 0.4),
-        Parameter("host", "layer_floor_tp_nodes", 1e-4, 2e-2, 0.4),
-        Parameter("host", "pipeline_tp_floor", 1e-4, 2e-2, 0.4),
+        Parameter("engine", "nodes_floor", 0.02, 5.0, 0.4),
+        Parameter("engine", "pipeline_floor", 0.02, 5.0, 0.4),
     ),
     "llm-foundry-2023": (
         *_gemm("bf16", "fp8"), *_KERNELS, _FLOORS[0], _FLOORS[2], *_SHARDED,
@@ -210,8 +210,8 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.layer_floor_tp": 0.0043, "host.step_overhead": 0.05, "communication.tp_exposed": 0.83,
         "communication.dp_time": 2, "communication.dp_overlap": 0.5,
         "communication.tp_exposed_nodes": 1.6, "communication.p2p_exposed": 1,
-        "engine.bucket_latency": 2.1e-06, "host.layer_floor_tp_nodes": 0.0042,
-        "host.pipeline_tp_floor": 0.003,
+        "engine.bucket_latency": 2.1e-06, "engine.nodes_floor": 1.0,
+        "engine.pipeline_floor": 0.7,
     },
     "llm-foundry-2023": {
         "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1, "compute.memory_bound": 1,

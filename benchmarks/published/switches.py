@@ -143,7 +143,9 @@ def _dispatcher(text: str, stack: Stack) -> tuple[Update, str] | None:
     named = next((kind for word, kind in _DISPATCHERS if word.asked(text)), None)
     if named is not None:
         return {"communication": {"dispatcher": named}}, f"tokens dispatched once per node, by {named}"
-    denied = any(word.denied(text) and stack.communication.dispatcher is kind for word, kind in _DISPATCHERS)
+    own = stack.communication.dispatcher
+    own = Dispatcher.DEEPEP if own.is_deepep else own
+    denied = any(word.denied(text) and own is kind for word, kind in _DISPATCHERS)
     if not denied:
         return None
     return {"communication": {"dispatcher": Dispatcher.ALL_TO_ALL}}, "tokens dispatched by all-to-all"

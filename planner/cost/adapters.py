@@ -47,13 +47,12 @@ EAGER_DEQUANTISE_BYTES: Final = 33.0
 # bandwidth; that leaves 68.5e9 and 31.2e9 weights at 3.3 to 3.7e11 a second on 132 units. On A100 another kernel is
 # twice as fast (Qi 2026, arXiv 2604.02556, abstract), which is where its memory would bind.
 DEQUANTISED_PER_UNIT: Final = 2.65e9
-_FUSES_INPUTS: Final = ("megatron", "megatron-deepspeed", "nanotron")
 
 
 def linear_layers(gemm: Gemm, stack: Stack) -> int:
     """Linear layers of a product: q, k and v as well as gate and up are one in Megatron's models, else apart; those of
     experts are not."""
-    return 1 if gemm.expert or stack.framework in _FUSES_INPUTS else gemm.linear
+    return 1 if gemm.expert or stack.engine.fuses_inputs else gemm.linear
 
 
 def adapter_launches(gemms: Iterable[Gemm], job: Job, stack: Stack) -> float:

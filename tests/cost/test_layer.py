@@ -24,7 +24,7 @@ from planner.spec.machine.load_cluster import accelerator_names, load_accelerato
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.engines import Megatron2022, Profiled, Xla
+from planner.spec.stack.engines import FlatShards, Megatron2022, Profiled
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 from tests.problems import costs, dense_model, layer_of, moe_model, problem
 
@@ -183,7 +183,7 @@ def test_an_eager_loss_passes_over_whole_logits_on_every_tensor_rank(
 
 def test_only_an_uneven_vocabulary_slows_the_head() -> None:
     stack = problem().stack
-    unpadded = stack.model_copy(update={"engine": Xla()})
+    unpadded = stack.model_copy(update={"engine": FlatShards()})
     table = ConfigTable.of([ParallelConfig()])
     even, odd, padded = (
         float(costs(replace(problem(dense_model(vocab=vocab)), stack=s)).layers.edges(table).head_gemm[0])

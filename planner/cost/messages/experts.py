@@ -35,7 +35,7 @@ HYBRIDEP_BASE = 70e-6
 
 def dispatch_share(comm: Communication, width: float) -> float:
     """Bytes of a token on its way to experts, over those on its way back, which are of `width` bytes a value [1]."""
-    return comm.dispatch_bytes / width if comm.dispatch_bytes else 1.0
+    return (comm.dispatcher.sent_bytes or width) / width
 
 
 def shards_reached(stack: Stack, et: ArrayLike) -> Array:

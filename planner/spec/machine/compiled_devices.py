@@ -17,7 +17,7 @@ from planner.spec.stack import Stack
 COMPILES: Final = ("maxtext",)  # frameworks whose steps XLA compiles
 _NO_LAUNCHES: Final = {
     "layer_floor": 0.0, "layer_floor_tp": 0.0, "moe_layer_floor": 0.0, "expert_launch": 0.0,
-    "layer_floor_tp_nodes": 0.0, "pipeline_tp_floor": 0.0, "tensor_update": 0.0,
+    "tensor_update": 0.0,
 }  # fmt: skip
 # A stack's factors correct the tables of GPUs by runs on GPUs, of whose libraries these devices have none.
 _NEUTRAL: Final = {"gemm": {}, "attention": 1.0, "memory_bound": 1.0, "grouped_gemm": 1.0, "accelerator": {}}

@@ -14,7 +14,7 @@ from planner.spec.machine.compiled_devices import as_compiled, said_of_compiled
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 from planner.spec.stack.time import FLASH_WIDTH
 
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
@@ -97,7 +97,7 @@ def missing_kernels(
         said.append(finding("written_for_gpus", stack=stack.name, accelerator=chip.name))
     if stack.kernels.cross_entropy in (CrossEntropy.FUSED, CrossEntropy.COMPILED):
         said.append(finding("fused_loss"))
-    deepep = model.is_moe and stack.communication.dispatcher is Dispatcher.DEEPEP
+    deepep = model.is_moe and stack.communication.dispatcher.is_deepep
     if deepep and not chip.architecture.is_nvidia:
         said.append(finding("deepep_of_primus", accelerator=chip.name))
     return tuple(said)

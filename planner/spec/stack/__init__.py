@@ -167,10 +167,6 @@ class Stack(Section):
         PipelineSplit.BALANCED,
         description="how layers are assigned to pipeline ranks, or the layers of every chunk in order",
     )
-    logs_half_attention: bool = Field(
-        False,
-        description="TFLOP/s and MFU of its log count causal attention at half, else in full",
-    )
     kernels: Kernels = Kernels()
     compute: Compute = Compute()
     host: Host = Host()

@@ -81,6 +81,11 @@ class States(Section):
     and device, and nothing is recomputed, whatever a configuration says.
     `pads_vocabulary`: the vocabulary is padded to a multiple of this x tp [1]; 0: it is not.
     `pipelines_programmed`: whether a pipeline needs a program of one's own.
+    `fuses_inputs`: whether q, k and v as well as gate and up are one linear layer each in its models.
+    `pads_products`: whether its compiler pads operands of products (openxla/xla@fde6a3f
+    xla/service/gpu/cublas_padding_requirements.h).
+    `groups_by_torch`: whether products of experts are torch._grouped_mm's.
+    `units_apart`: whether layers are gathered and reduced as units, in streams of their own.
     `hosts_activations_with_pp`: whether activations may live in CPU memory in a pipeline.
     """
 
@@ -93,6 +98,10 @@ class States(Section):
     pads_vocabulary: ClassVar[int] = 0
     pipelines_programmed: ClassVar[bool] = False
     hosts_activations_with_pp: ClassVar[bool] = True
+    fuses_inputs: ClassVar[bool] = False
+    pads_products: ClassVar[bool] = False
+    groups_by_torch: ClassVar[bool] = False
+    units_apart: ClassVar[bool] = False
     low_precision_shard: ClassVar[bool] = True
     lasting_gradients: ClassVar[bool] = True
     deals_matrices: ClassVar[bool] = False
@@ -155,6 +164,12 @@ class States(Section):
         """Of a reduction of `bucket_bytes`, for every other replica [s]."""
         return 0.0
 
+    @property
+    def floors_across_nodes(self) -> tuple[float, float]:
+        """Host time of a layer that tp across nodes adds, over that with tp in a node: per doubling of tp beyond one,
+        and x (tp-1)^0.92 where a pipeline crosses nodes [1]."""
+        return 0.0, 0.0
+
     def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
         """Where gradients are all-reduced, not scattered (n,)."""
         return np.asarray(zero == 0)
@@ -190,6 +205,11 @@ class States(Section):
     def tensors_in_turn(self) -> float:
         """Tensors alive in an update of one parameter after the other; 0: there are no such temporaries [1]."""
         return 0.0
+
+    @property
+    def buffers_twice(self) -> bool:
+        """Are two units gathered and two reduced at most, in buffers that stay?"""
+        return False
 
     @property
     def captures_update(self) -> bool:
@@ -265,6 +285,8 @@ class States(Section):
 
 class _KeepsNarrow(States):
     """Megatron-Core's: linear weights may be kept in the format of the products."""
+
+    fuses_inputs: ClassVar[bool] = True
 
     fp8_param_gather: tuple[Precision, ...] | None = Field(
         None,
@@ -443,9 +465,19 @@ class Nanotron(States):
     fused_weight_gradient: ClassVar[bool] = True
     bucket_bytes: ClassVar[float] = 25e6  # DDP's bucket size
     pads_vocabulary: ClassVar[int] = 1
+    fuses_inputs: ClassVar[bool] = True
 
     kind: Literal[EngineKind.NANOTRON] = EngineKind.NANOTRON
     bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
+    nodes_floor: float = Field(
+        0.0, ge=0, le=5, description="of `host.layer_floor_tp`, added per doubling of tp beyond a node [1]"
+    )
+    pipeline_floor: float = Field(
+        0.0,
+        ge=0,
+        le=5,
+        description="of `host.layer_floor_tp`, added x (tp-1)^0.92 where a pipeline with tp > 1 crosses nodes [1]",
+    )
     slow_message: Seconds = Field(
         0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
     )
@@ -474,6 +506,10 @@ class Nanotron(States):
     def latency_of_bucket(self) -> float:
         return self.bucket_latency
 
+    @property
+    def floors_across_nodes(self) -> tuple[float, float]:
+        return self.nodes_floor, self.pipeline_floor
+
     def hidden_once(self, overlap: float, zero: NDArray[np.float64]) -> NDArray[np.float64]:
         """ZeRO 1 reduces and gathers between passes."""
         return np.where(zero >= 1, 0.0, overlap)
@@ -484,6 +520,7 @@ class Xla(States):
 
     low_precision_shard: ClassVar[bool] = False
     fused_weight_gradient: ClassVar[bool] = True
+    pads_products: ClassVar[bool] = True
 
     kind: Literal[EngineKind.XLA] = EngineKind.XLA
 
@@ -535,6 +572,7 @@ class FullyShard(States):
     fused_weight_gradient: ClassVar[bool] = False
 
     unit_messages: ClassVar[bool] = True
+    groups_by_torch: ClassVar[bool] = True
 
     kind: Literal[EngineKind.FULLY_SHARD] = EngineKind.FULLY_SHARD
     reduce_bytes: float = Field(4.0, ge=2, le=4, description="a gradient in messages (reduce_dtype)")
@@ -557,9 +595,6 @@ class FullyShard(States):
         False,
         description="linear weights of a dense fp8 model are cast before they are gathered (torchao's "
         "enable_fsdp_float8_all_gather)",
-    )
-    one_unit: bool = Field(
-        False, description="the whole model is gathered at once (only the root is wrapped)"
     )
     step_tensors: float = Field(
         0.0,
@@ -701,9 +736,14 @@ class MegatronFsdp(_KeepsNarrow):
     turns_by_chunk: ClassVar[bool] = True
     pads_vocabulary: ClassVar[int] = 128
     hosts_activations_with_pp: ClassVar[bool] = False
+    units_apart: ClassVar[bool] = True
 
     kind: Literal[EngineKind.MEGATRON_FSDP] = EngineKind.MEGATRON_FSDP
     double_buffer: bool = Field(False, description="--fsdp-double-buffer")
+
+    @property
+    def buffers_twice(self) -> bool:
+        return self.double_buffer
 
     def hidden_in_layers(self, overlap: float) -> float:
         return IN_LAYERS if overlap else 0.0

@@ -79,6 +79,8 @@ class Dispatcher(StrEnum):
     DEEPEP's kernels were tuned for Hopper; HYBRIDEP's fill the links of Blackwell too. ALL_GATHER hands every token to
     all ranks of the group, which reduce-scatter what their experts make of it (Megatron-Core's default). NONE: the
     software deals no experts to ranks; where asked all the same, by NCCL's all-to-all, as Megatron-Core does.
+    DEEPSEEK_V3 is DeepEP as DeepSeek-V3 was trained with it (arXiv 2412.19437): tokens are sent in 8 bits, and
+    overlapped pairs of DualPipe hide the exchange.
     """
 
     NONE = "none"
@@ -86,11 +88,29 @@ class Dispatcher(StrEnum):
     ALL_GATHER = "all-gather"
     DEEPEP = "deepep"
     HYBRIDEP = "hybridep"
+    DEEPSEEK_V3 = "deepseek-v3"
 
     @property
     def fused(self) -> bool:
         """Is it a fused kernel, with buffers of its own?"""
-        return self in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
+        return self in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP, Dispatcher.DEEPSEEK_V3)
+
+    @property
+    def is_deepep(self) -> bool:
+        """Is it one of DeepEP's kernels?"""
+        return self in (Dispatcher.DEEPEP, Dispatcher.DEEPSEEK_V3)
+
+    @property
+    def sent_bytes(self) -> float | None:
+        """Of a value on its way to experts [bytes]: fp8 with one fp32 scale per 128 values (section 3.3.3); None: as
+        wide as activations."""
+        return 1.0 + 4.0 / 128 if self is Dispatcher.DEEPSEEK_V3 else None
+
+    @property
+    def pair_share(self) -> float | None:
+        """Compute units that communication takes where overlapped pairs hide dispatch and combine under the other
+        micro-batch's compute [1]: 20 of an H800's 132 (sections 3.2.1 and 3.2.2); None: they hide nothing."""
+        return 0.1515 if self is Dispatcher.DEEPSEEK_V3 else None
 
     @property
     def exchanges_all(self) -> bool:
@@ -144,8 +164,8 @@ class RecomputedLayers(StrEnum):
 
 
 class PipelineSplit(StrEnum):
-    """How layers are dealt to stages: evenly, by cost (an explicit layout), or nanotron's greedy rule."""
+    """How layers are dealt to stages: evenly, by cost (an explicit layout), or greedily, by nanotron's rule."""
 
     EVEN = "even"
     BALANCED = "balanced"
-    NANOTRON = "nanotron"
+    GREEDY = "greedy"

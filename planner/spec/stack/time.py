@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from planner.spec.attention import Attention
-from planner.spec.machine.architecture import Architecture
 from planner.spec.precision import Dtype
 from planner.spec.stack.kinds import (
     AttentionKernel,
@@ -196,11 +195,6 @@ class Compute(Section):
         le=6.0,
         description="time of the experts' GEMMs relative to that of others of their format",
     )
-    grouped_gemm_16_bit: dict[Architecture, Annotated[float, Field(ge=0.3, le=6.0)]] = Field(
-        default_factory=dict,
-        description="the same of those in bf16 and fp16 alone, by architecture: software with grouped kernels of its "
-        "own; missing: 1",
-    )
     attention: float = Field(1.0, ge=0.3, le=6.0)
     memory_bound: float = Field(1.0, ge=0.3, le=12.0)
     accelerator: dict[str, Annotated[float, Field(ge=0.5, le=2.0)]] = Field(
@@ -229,12 +223,6 @@ class Host(Section):
     grace: float = Field(
         1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
     )
-    layer_floor_tp_nodes: Seconds = Field(
-        0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
-    )
-    pipeline_tp_floor: Seconds = Field(
-        0.0, ge=0, le=0.05, description="added x (tp-1)^0.92 when a pipeline with tp > 1 crosses nodes"
-    )
     softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
     step_overhead: Seconds = Field(
         0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
@@ -247,13 +235,14 @@ class Host(Section):
 class Communication(Section):
     """Which part of each collective is not hidden, and how well it uses the links [1]."""
 
-    tp_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of tensor-parallel time in a node")
-    tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
-    tp_overlapped: bool = Field(
-        False,
-        description="tensor-parallel collectives run in parts overlapped with the GEMMs (user buffers of Transformer "
-        "Engine): `tp_exposed` is what is left of them, and launch files ask for it",
+    tp_exposed: float = Field(
+        1.0,
+        ge=0,
+        le=3,
+        description="exposed share of tensor-parallel time in a node; below 1 where collectives run in parts under "
+        "products, for which Megatron's launch files ask (user buffers of Transformer Engine)",
     )
+    tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
     key_value_heads: KeyValueHeads = Field(
         KeyValueHeads.COPIED, description="what becomes of key/value heads where tp exceeds them"
     )
@@ -261,25 +250,12 @@ class Communication(Section):
         ContextExchange.RING,
         description="how context parallelism passes keys and values on where p2p is asked for; none: there is none",
     )
-    cp_overlap: float = Field(
-        0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
-    )
     dispatcher: Dispatcher = Field(
         Dispatcher.ALL_TO_ALL, description="how tokens reach experts of other ranks; none: there are none"
     )
     ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
     ep_overlap: float = Field(
         0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
-    )
-    pair_sm_share: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="overlapped pairs of DualPipe hide dispatch and combine under the other micro-batch's compute, "
-        "from which communication takes this share of the compute units; absent: they hide nothing",
-    )
-    dispatch_bytes: float = Field(
-        0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
     )
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
@@ -303,6 +279,6 @@ class Communication(Section):
         return self.key_value_heads is KeyValueHeads.GATHERED
 
     @property
-    def pair_overlap(self) -> bool:
-        """Do overlapped pairs of DualPipe hide dispatch and combine?"""
-        return self.pair_sm_share is not None
+    def tp_overlapped(self) -> bool:
+        """Do tensor-parallel collectives run under products?"""
+        return self.tp_exposed < 1

@@ -11,6 +11,7 @@ import pytest
 
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import stack_names
+from planner.cost import layer
 from planner.cost.messages import data_parallel
 from planner.cost.model import CostModel
 from planner.errors import PlannerError
@@ -21,7 +22,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import StaysGathered
+from planner.spec.stack.kinds import Dispatcher, StaysGathered
 from tests.problems import with_section
 
 OPTIONS = {"megatron-2026": ("", "+hybridep", "+deepep")}
@@ -32,10 +33,7 @@ QUICK = {  # the others are slow
 }  # fmt: skip
 STACKS = [name + option for name in stack_names() for option in OPTIONS.get(name, ("",))]
 # nothing hides, and all take what the links do, beside which nothing is copied
-BARE = {
-    "tp_exposed": 1.0, "tp_exposed_nodes": 1.0, "cp_overlap": 0.0, "ep_overlap": 0.0, "pair_overlap": False,
-    "dp_overlap": 0.0,
-}  # fmt: skip
+BARE = {"tp_exposed": 1.0, "tp_exposed_nodes": 1.0, "ep_overlap": 0.0, "dp_overlap": 0.0}
 
 
 def posed(stack: str, cluster: str, model: str) -> Problem | None:
@@ -92,6 +90,8 @@ def test_messages_take_the_terms_before_hiding(
             assert (axis.exposed or 0.0) <= axis.busy * (1 + 1e-9), (axis.axis, config.describe())
         stages[config] = shown.stage
     monkeypatch.setattr(data_parallel, "OVERLAP_SLOWDOWN", 0.0)
+    monkeypatch.setattr(layer, "RING_OVERLAP", 0.0)
+    monkeypatch.setattr(Dispatcher, "pair_share", None)
     for name in ("latency_of_bucket", "reduction_copies", "gather_copies"):
         monkeypatch.setattr(type(subject.stack.engine), name, 0.0)
     monkeypatch.setattr(type(subject.stack.engine), "hidden_in_layers", lambda engine, overlap: 0.0)
