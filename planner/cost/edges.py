@@ -99,7 +99,7 @@ class EdgeModel:
         parts = loss_parts(problem.stack.kernels, x.tokens, vocabulary / x.t, model.hidden)
         products = self._products(keys, x, vocabulary, parts)
         table, loss = self._passes(x, vocabulary, parts)
-        host, softness = self.host.dense(x.t), problem.stack.host.softness
+        host, softness = self.host.dense(x.t), problem.stack.engine.launch_softness
         host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
         launches = self._launches(parts) * (1 + model.mtp_layers)
         trained = problem.job.lora_rank is None

@@ -254,7 +254,7 @@ class LayerModel:
     ) -> dict[str, Any]:
         """Times of a layer, of which the host's launches may take longer than the device: fields of `LayerCost`."""
         zero = np.zeros(len(keys))
-        composed, softness = self.problem.stack.engine.composed, self.problem.stack.host.softness
+        composed, softness = self.problem.stack.engine.composed, self.problem.stack.engine.launch_softness
         floor = self.host.floor(
             layer, self.operations(layer, self.recipe)[1], keys, self.mixing.softmax_is_eager(layer, x, keys)
         )

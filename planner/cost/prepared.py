@@ -115,7 +115,7 @@ class PreparedCosts:
                 in_flight = in_flight.but((batch.offload[stem] & OFFLOAD_ACTIVATIONS) > 0, kept)
         subtotal = sum(of_step.values(), m * slowest)
         cluster = model.problem.cluster
-        of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
+        of_step["stragglers"] = straggling(subtotal, self.model.problem)
         of_step["own_runs"] = np.zeros(len(stem))
         if stack.measured:
             factor = measured_factor(model.problem, stems)[stem]

@@ -150,7 +150,7 @@ class LayerCosts:
         """The whole step where all but stragglers take `subtotal` [s]."""
         problem = self.model.problem
         own = float(measured_factor(problem, ConfigTable.of([self.config]))[0])
-        lost = straggling(np.array(subtotal), float(problem.cluster.num_nodes), problem.stack.communication)
+        lost = straggling(np.array(subtotal), problem)
         return own * (subtotal + float(lost))
 
     def subtotal(self, step_time: float) -> float:
