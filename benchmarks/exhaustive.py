@@ -168,7 +168,7 @@ class Oracle:
     def _step(self, subtotal: Floats, pressure: Floats) -> Floats:
         """A step of these parts, waiting for the slowest node included, rounded down [s]."""
         problem = self.model.problem
-        slowed = straggling(subtotal, float(problem.cluster.num_nodes), problem.stack.communication)
+        slowed = straggling(subtotal, problem)
         return np.asarray((subtotal + slowed + pressure) * (1 - ROUNDING))
 
     def _offer(self, hunt: Hunt, part: Part, rows: Index, layouts: Index, time: Floats) -> None:

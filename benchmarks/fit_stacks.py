@@ -259,11 +259,11 @@ class Objective:
 
 def retimed(own: Stack, numbers: Stack, parameters: Iterable[Parameter]) -> Stack:
     """`own` with the times of `numbers`: what a row fixed of the software itself stays."""
-    fitted = {
-        p.name: getattr(numbers.communication, p.name) for p in parameters if p.section == "communication"
-    }
-    communication = own.communication.model_copy(update=fitted)
-    update = {"compute": numbers.compute, "host": numbers.host, "communication": communication}
+    update: dict[str, Any] = {"compute": numbers.compute, "host": numbers.host}
+    for section in ("communication", "engine"):
+        before, fitted = getattr(own, section), getattr(numbers, section)
+        names = [p.name for p in parameters if p.section == section]
+        update[section] = before.model_copy(update={name: getattr(fitted, name) for name in names})
     return own.model_copy(update=update)
 
 
@@ -315,7 +315,7 @@ def write_fit(path: Path, fit: Fit, parameters: Sequence[Parameter]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-_UNITS: Final = {"layer_floor": "ms", "layer_floor_tp": "ms", "layer_floor_tp_nodes": "ms", "pipeline_tp_floor": "ms",
+_UNITS: Final = {"layer_floor": "ms", "layer_floor_tp": "ms",
                  "step_overhead": "ms", "moe_layer_floor": "ms", "bucket_latency": "us",
                  "tensor_update": "us"}  # fmt: skip
 

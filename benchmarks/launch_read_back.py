@@ -52,8 +52,6 @@ SAID: Final = {
     "kernels.code": ("Liger's kernels:", *_OWN),
     "kernels.float8_scales": _SCALES,
     "communication.tp_exposed": _ALONE,
-    "communication.tp_overlapped": _ALONE,
-    "communication.gradient_bytes": _GRADIENTS,
     "engine.gradient": _GRADIENTS,
     "engine.optimizer_transient": _GRADIENTS,
     "engine.fp8_param_gather": _LINEAR,

@@ -89,47 +89,43 @@ _EXPERTS: Final = (
     Parameter("host", "moe_layer_floor", 1e-3, 5e-2, 0.5),
     Parameter("communication", "ep_exposed", 0.4, 2.5, 0.3),
 )
-_SCALE: Final = Parameter("communication", "slowdown_per_doubling", 0.0, 0.03, 0.003, log=False)
-_SHARDED: Final = (
-    Parameter("communication", "fsdp_overlap", 0.0, 1.0, 0.15, log=False),
-    _SCALE,
-)
+_SHARDED: Final = Parameter("communication", "dp_overlap", 0.0, 1.0, 0.15, log=False)
 PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
-    "megatron-2024": (*_gemm("bf16", "fp8"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS, _SCALE),
+    "megatron-2024": (*_gemm("bf16", "fp8"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS),
     "megatron-2025": (
-        *_gemm("bf16", "fp8"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS, _SCALE,
+        *_gemm("bf16", "fp8"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS,
         *_accelerators("gb200", "h100-sxm-80g"),
     ),
     "megatron-2026": (
         *_gemm("bf16", "fp8", "fp4"), *_KERNELS, *_LAYER_FLOORS, _GRACE, *_ONCE,
-        _TENSOR, *_DATA, *_EXPERTS, _SCALE,
+        _TENSOR, *_DATA, *_EXPERTS,
         *_accelerators("b200", "b300", "gb200", "gb300", "h100-sxm-80g"),
     ),
     "megatron-deepspeed-2022": (
-        *_gemm("fp16"), *_KERNELS, *_FLOORS, Parameter("host", "softness", 1.2, 30, 0.5), _TENSOR, _DATA[0],
+        *_gemm("fp16"), *_KERNELS, *_FLOORS, _TENSOR, _DATA[0],
     ),
     "vtrain-2024": (
-        *_gemm("fp16"), *_KERNELS, *_FLOORS[:2], Parameter("host", "softness", 1.2, 30, 0.5), _TENSOR, _DATA[0],
+        *_gemm("fp16"), *_KERNELS, *_FLOORS[:2], Parameter("engine", "softness", 1.2, 30, 0.5), _TENSOR, _DATA[0],
     ),
     "nanotron-2024": (
         *_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA,
         Parameter("communication", "tp_exposed_nodes", 0.5, 5.0, 0.4),
         Parameter("communication", "p2p_exposed", 0.1, 3.0, 0.4),
-        Parameter("communication", "bucket_latency", 2e-7, 1e-5, 0.4),
-        Parameter("host", "layer_floor_tp_nodes", 1e-4, 2e-2, 0.4),
-        Parameter("host", "pipeline_tp_floor", 1e-4, 2e-2, 0.4),
+        Parameter("engine", "bucket_latency", 2e-7, 1e-5, 0.4),
+        Parameter("engine", "nodes_floor", 0.02, 5.0, 0.4),
+        Parameter("engine", "pipeline_floor", 0.02, 5.0, 0.4),
     ),
     "llm-foundry-2023": (
-        *_gemm("bf16", "fp8"), *_KERNELS, _FLOORS[0], _FLOORS[2], *_SHARDED,
+        *_gemm("bf16", "fp8"), *_KERNELS, _FLOORS[0], _FLOORS[2], _SHARDED,
         *_accelerators("a100-sxm-40g", "a100-sxm-80g", "h100-sxm-80g"),
     ),
     "torchtitan-2024": (
         *_gemm("bf16", "fp8"), Parameter("compute", "attention", 0.6, 1.8, 0.15), _KERNELS[1],
-        _FLOORS[0], _FLOORS[2], _TENSOR, *_SHARDED,
+        _FLOORS[0], _FLOORS[2], _TENSOR, _SHARDED,
         *_accelerators("a100-sxm-80g", "h100-sxm-96g-hbm2e-500w"),
     ),
-    "fsdp1-2023": (*_gemm("bf16"), *_KERNELS, *_SHARDED),
-    "maxtext-2024": (*_gemm("bf16", "fp8"), *_KERNELS, *_SHARDED),
+    "fsdp1-2023": (*_gemm("bf16"), *_KERNELS, _SHARDED),
+    "maxtext-2024": (*_gemm("bf16", "fp8"), *_KERNELS, _SHARDED),
     "aa-scaling-2023": (*_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, _DATA[0]),
 }  # fmt: skip
 
@@ -177,14 +173,14 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "gemm.bf16": 0.9, "gemm.fp8": 0.93, "compute.attention": 1, "compute.memory_bound": 1,
         "host.layer_floor": 0.0026, "host.layer_floor_tp": 0.0028, "host.step_overhead": 0.05,
         "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
-        "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
+        "communication.ep_exposed": 1,
         "host.moe_layer_floor": 0.007,
     },
     "megatron-2025": {
         "gemm.bf16": 0.9, "gemm.fp8": 0.81, "compute.attention": 1, "compute.memory_bound": 1,
         "host.layer_floor": 0.0026, "host.layer_floor_tp": 0.0028, "host.step_overhead": 0.05,
         "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
-        "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
+        "communication.ep_exposed": 1,
         "host.moe_layer_floor": 0.007,
     },
     "megatron-2026": {
@@ -192,17 +188,16 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "compute.memory_bound": 1, "host.layer_floor": 0.0026, "host.layer_floor_tp": 0.0028,
         "host.step_overhead": 0.01, "communication.tp_exposed": 0.92, "communication.dp_time": 1,
         "communication.dp_overlap": 0.8, "communication.ep_exposed": 1,
-        "communication.slowdown_per_doubling": 0.009,
         "host.moe_layer_floor": 0.007, "host.grace": 1.6, "host.tensor_update": 0.0001,
     },
     "megatron-deepspeed-2022": {
         "gemm.fp16": 0.92, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,
-        "host.softness": 6.6, "host.layer_floor_tp": 0.0025, "host.step_overhead": 0.01, "communication.tp_exposed": 1,
+        "host.layer_floor_tp": 0.0025, "host.step_overhead": 0.01, "communication.tp_exposed": 1,
         "communication.dp_time": 1,
     },
     "vtrain-2024": {
         "gemm.fp16": 1, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0031,
-        "host.softness": 6.6, "host.layer_floor_tp": 0.0031, "communication.tp_exposed": 1,
+        "engine.softness": 6.6, "host.layer_floor_tp": 0.0031, "communication.tp_exposed": 1,
         "communication.dp_time": 1,
     },
     "nanotron-2024": {
@@ -210,26 +205,25 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.layer_floor_tp": 0.0043, "host.step_overhead": 0.05, "communication.tp_exposed": 0.83,
         "communication.dp_time": 2, "communication.dp_overlap": 0.5,
         "communication.tp_exposed_nodes": 1.6, "communication.p2p_exposed": 1,
-        "communication.bucket_latency": 2.1e-06, "host.layer_floor_tp_nodes": 0.0042,
-        "host.pipeline_tp_floor": 0.003,
+        "engine.bucket_latency": 2.1e-06, "engine.nodes_floor": 1.0,
+        "engine.pipeline_floor": 0.7,
     },
     "llm-foundry-2023": {
         "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1, "compute.memory_bound": 1,
-        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.fsdp_overlap": 0.95,
-        "communication.slowdown_per_doubling": 0.009,
+        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.dp_overlap": 0.95,
     },
     "torchtitan-2024": {
         "gemm.bf16": 1, "gemm.fp8": 1.1, "compute.attention": 1, "compute.memory_bound": 1,
         "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.tp_exposed": 1,
-        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+        "communication.dp_overlap": 0.9,
     },
     "fsdp1-2023": {
         "gemm.bf16": 1.05, "compute.attention": 1.1, "compute.memory_bound": 1,
-        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+        "communication.dp_overlap": 0.9,
     },
     "maxtext-2024": {
         "gemm.bf16": 1, "gemm.fp8": 1, "compute.attention": 1, "compute.memory_bound": 1,
-        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+        "communication.dp_overlap": 0.9,
     },
     "aa-scaling-2023": {
         "gemm.bf16": 0.92, "compute.attention": 1.5, "compute.memory_bound": 1.5, "host.layer_floor": 0.002,

@@ -118,7 +118,7 @@ def test_an_option_that_gains_nothing_is_not_turned_on() -> None:
 
 
 def test_of_what_ties_the_plainest_comes_first() -> None:
-    limits = load_stack("megatron-2026").limits
+    stack = load_stack("megatron-2026")
     graphs = int(CudaGraphs.FULL_ITERATION)
     table = ConfigTable.of(
         [
@@ -128,11 +128,11 @@ def test_of_what_ties_the_plainest_comes_first() -> None:
             ParallelConfig(dp=4),
         ]
     )
-    assert [opened(table.row(row), limits) for row in range(4)] == [2, 1, 0, 0]
-    assert plainest(table, np.array([1.0, 1.00005, 1.00009, 1.00009]), limits) == 2
-    assert plainest(table, np.array([1.0, 1.00005, 1.0002, 1.0002]), limits) == 1
-    assert plainest(table, np.array([1.0, 1.0002, 1.0002, 1.0002]), limits) == 0
-    assert opened(ParallelConfig(pp=2), load_stack("deepspeed-2025").limits) == 1
+    assert [opened(table.row(row), stack) for row in range(4)] == [2, 1, 0, 0]
+    assert plainest(table, np.array([1.0, 1.00005, 1.00009, 1.00009]), stack) == 2
+    assert plainest(table, np.array([1.0, 1.00005, 1.0002, 1.0002]), stack) == 1
+    assert plainest(table, np.array([1.0, 1.0002, 1.0002, 1.0002]), stack) == 0
+    assert opened(ParallelConfig(pp=2), load_stack("deepspeed-2025")) == 1
 
 
 def test_candidates_of_all_members_add_up(plan: Plan) -> None:

@@ -95,7 +95,7 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     """
     framework = cells["framework"].lower()
     bridge = "bridge" in framework
-    if not bridge and ("nemo" not in framework or stack.communication.gradient_bytes <= HALF):
+    if not bridge and ("nemo" not in framework or stack.engine.sent_gradient <= HALF):
         return stack
     text, gpu, dispatcher = cells["extras"].lower(), cells["gpu"].lower(), stack.communication.dispatcher
     drops = "25.09" in cells["source"] and re.match("g?b[23]00", gpu)
@@ -110,8 +110,7 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
             engine = engine.model_copy(update={"gradient": HALF, "optimizer_transient": 4.0})
         if key[4] and engine.states_narrow():
             engine = engine.keeping_narrow(Precision.NVFP4, False)
-        wire = {} if key[1] else {"gradient_bytes": HALF}
-        comm = stack.communication.model_copy(update={"dispatcher": dispatcher, **wire})
+        comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
         own: dict[str, Any] = {"loss": Fused()} if fused else {}
         own |= {"fused_experts": True} if whole else {}
         kernels = stack.kernels.model_copy(update=own)

@@ -236,7 +236,7 @@ class RunReader:
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         # sums of profiles reduce and update the embedding and the logits' matrix each (vTrain, src/predictor.py)
-        untied = replace(model, tied_embeddings=model.tied_embeddings and not stack.composed)
+        untied = replace(model, tied_embeddings=model.tied_embeddings and not stack.engine.composed)
         problem = self._problems.setdefault(key, Problem(untied, cluster, job, stack))
         if model.mtp_layers:
             assumed = [what for what in assumed if what != NO_PREDICTION]

@@ -10,24 +10,15 @@ from typing import Any, Final
 from planner.catalog.load_stacks import load_stack
 from planner.spec.job import Optimizer
 from planner.spec.stack import UNLIKE_BAND, Stack
+from planner.spec.stack.engines import HALF, AllReduced, States
 from planner.spec.stack.losses import VocabParallel
 
 # Settings of the ZeRO-3 scripts of Megatron-DeepSpeed (microsoft/Megatron-DeepSpeed@4efb479
 # examples_deepspeed/azure/run-175b.sh, run-1t.sh, run-benchmark-model.sh), the only ones it has with stage 3 at scale.
 _SETTINGS: Final = {"bucket_elements": 9e7, "live_parameters": 3e9, "reuse_distance": 3e9}
-# What DeepSpeed's stage 3 does whatever the layers are; see deepspeed-2025, also for the sources.
-_OF_ENGINE: Final = ("fsdp_overlap", "gradient_bytes", "reduction_copies", "gather_copies", "bucket_bytes")
-
-# InternEvo 1738bee of December 2023 (as fa7337b of July) internlm/solver/optimizer/hybrid_zero_optim.py: gradients are
-# all-reduced as they are, in 16 bits, flattened and copied back (2 + 2 bytes each), bucket by bucket under the last
-# backward pass (_reduce_grads_by_rank); after the update every rank broadcasts the tensors that it owns in its group of
-# ZeRO (broadcast_params; overlap_sync_param is off in the configurations). model/loss.py: FlashCrossEntropyLoss on
-# logits that tensor-parallel ranks split.
+# InternEvo 1738bee of December 2023 reduces bucket by bucket under the last backward pass (`AllReduced` has the rest);
+# model/loss.py: FlashCrossEntropyLoss on logits that tensor-parallel ranks split.
 _OWNERS: Final = ("internevo", "internlm")
-_OWNED: Final = {
-    "owner_messages": True, "gathers_after_step": True, "reduces_whole": True, "gradient_bytes": 2.0,
-    "reduction_copies": 8.0,
-}  # fmt: skip
 _OVERLAPPED_AS: Final = "megatron-2024"  # on no run of InternEvo was it fitted
 
 
@@ -60,8 +51,10 @@ def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str
     if zero in (1, 2) and owns_tensors(kin):
         comm = stack.communication
         overlap = max(comm.dp_overlap, load_stack(_OVERLAPPED_AS).communication.dp_overlap)
+        held = {name: getattr(stack.engine, name) for name in States.model_fields}
         sections: dict[str, Any] = {
-            "communication": comm.model_copy(update={**_OWNED, "dp_overlap": overlap}),
+            "communication": comm.model_copy(update={"dp_overlap": overlap}),
+            "engine": AllReduced(**held | {"gradient": HALF}, owners=True),
             "kernels": stack.kernels.model_copy(update={"loss": VocabParallel()}),
             "limits": stack.limits.model_copy(update={"hybrid_sharding": (1, 2)}),
         }
@@ -72,16 +65,14 @@ def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str
         said = f"{kin} reduces by DDP: no time of FSDP's own beside a step"
         return stack.model_copy(update={"host": host}), (said,)
     if stack.framework == "deepspeed" and not zero:
-        comm = stack.communication
-        under = comm.model_copy(update={"dp_overlap": comm.sharded_dp_overlap or comm.dp_overlap})
         said = "gradients reduced under the backward pass, as without DeepSpeed by PyTorch's DDP"
-        return stack.model_copy(update={"communication": under}), (said,)
+        return stack.model_copy(update={"engine": stack.engine.model_copy(update={"ddp": True})}), (said,)
     if stack.framework != "megatron-deepspeed" or zero < 3:
         return stack, ()
     other = load_stack("deepspeed-2025")
-    of_engine = {name: getattr(other.communication, name) for name in _OF_ENGINE}
+    hidden = {"dp_overlap": other.communication.dp_overlap}
     update = {
-        "communication": stack.communication.model_copy(update=of_engine),
+        "communication": stack.communication.model_copy(update=hidden),
         "engine": other.engine.model_copy(update=_SETTINGS),
         "fitted": (),
         "fitted_on": "",

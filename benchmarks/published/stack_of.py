@@ -16,6 +16,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import NO_SCATTER, SEPARATOR
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.compiled_devices import COMPILES
+from planner.spec.stack.kinds import ContextExchange, Dispatcher
 
 # Nearest kin doubles the error band: a stack that no row identified was up to 2x apart (research, "stacks").
 KIN_BAND_FACTOR: Final = 2.0
@@ -38,10 +39,10 @@ class StackChoice:
         where none runs them."""
         why: dict[str, None] = {}
         for last, name in self.eras:
-            limits = load_stack(name).limits
+            runs = load_stack(name).communication
             older = [what for since, what in needs.since if since > last]
-            older += [f"ep={needs.ep}"] * (needs.ep > limits.max_ep)
-            older += [f"cp={needs.cp}"] * (needs.cp > limits.max_cp)
+            older += [f"ep={needs.ep}"] * (needs.ep > 1 and runs.dispatcher is Dispatcher.NONE)
+            older += [f"cp={needs.cp}"] * (needs.cp > 1 and runs.cp_exchange is ContextExchange.NONE)
             if not older:
                 said = (f"{', '.join(why)}: a release that runs it, {name}",) * bool(why)
                 return replace(self, name=name, assumed=(*self.assumed, *said))

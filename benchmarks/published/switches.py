@@ -24,7 +24,6 @@ from planner.catalog.stack_options import (
     options_for,
 )
 from planner.spec.stack import Stack
-from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
 from planner.spec.stack.layer_code import WITHOUT_ACTIVATION
 from planner.spec.stack.losses import Compiled, Fused
@@ -35,10 +34,6 @@ _SLOWEST: Final = 6.0  # times the table's time that a stack's kernel may take
 # Async tensor parallelism made torchtitan's steps 5 to 9 % shorter (Llama 3 8B, tp 8; three pairs of published rows, on
 # which it is judged, too); its communication with what recomputation repeats is a little under a third of them.
 TP_OVERLAPPED: Final = 0.7
-# What FSDP1 moves beside a reduction in 16 bits [bytes per gradient]; see catalog/stacks/fsdp1-2023.yaml.
-FSDP1_COPIES: Final = 8.0
-# The same beside one in 32 bits; see catalog/stacks/llm-foundry-2023.yaml.
-FSDP1_WIDE_COPIES: Final = 18.0
 
 Update = dict[str, dict[str, Any]]  # section of a stack -> fields to replace
 _Switch = Callable[[str, Stack], tuple[Update, str] | None]
@@ -92,8 +87,7 @@ def _no_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 def _serial_gradients(stack: Stack) -> dict[str, float]:
     """Fields with which nothing runs beside a reduction of gradients, or FSDP's gathers."""
-    shared = {} if stack.communication.sharded_dp_overlap is None else {"sharded_dp_overlap": 0.0}
-    return {"dp_overlap": 0.0, "fsdp_overlap": 0.0, **shared}
+    return {"dp_overlap": 0.0}
 
 
 def _flash(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -152,7 +146,9 @@ def _dispatcher(text: str, stack: Stack) -> tuple[Update, str] | None:
     named = next((kind for word, kind in _DISPATCHERS if word.asked(text)), None)
     if named is not None:
         return {"communication": {"dispatcher": named}}, f"tokens dispatched once per node, by {named}"
-    denied = any(word.denied(text) and stack.communication.dispatcher is kind for word, kind in _DISPATCHERS)
+    own = stack.communication.dispatcher
+    own = Dispatcher.DEEPEP if own.is_deepep else own
+    denied = any(word.denied(text) and own is kind for word, kind in _DISPATCHERS)
     if not denied:
         return None
     return {"communication": {"dispatcher": Dispatcher.ALL_TO_ALL}}, "tokens dispatched by all-to-all"
@@ -167,13 +163,10 @@ def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:
-    """Composer's mixed precision PURE reduces gradients in 16 bits, DEFAULT in 32, which takes casts (catalog/stacks,
-    fsdp1-2023 and llm-foundry-2023)."""
+    """Composer's mixed precision PURE reduces gradients in 16 bits, DEFAULT in 32."""
     if "mixed_precision=pure" not in text:
         return None
-    copied = min(stack.communication.reduction_copies, FSDP1_COPIES)
-    update = {"gradient_bytes": 2.0, "reduction_copies": copied}
-    return {"communication": update}, "gradients reduced in 16 bits"
+    return {"engine": {"reduce_bytes": _HALF}}, "gradients reduced in 16 bits"
 
 
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -199,7 +192,7 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 def _narrow_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
     """Gradients kept and reduced in 16 bits."""
-    wide = stack.communication.gradient_bytes > _HALF or stack.engine.gradient > _HALF
+    wide = stack.engine.sent_gradient > _HALF or stack.engine.gradient > _HALF
     if not wide or not (_NARROW_GRADIENTS.asked(text) or _WIDE_GRADIENTS.denied(text)):
         return None
     return _optional(GRADIENTS_16, stack, "gradients kept and reduced in 16 bits")
@@ -207,13 +200,12 @@ def _narrow_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 def _wide_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
     """Gradients reduced in 32 bits, where the stack's are in 16."""
-    if stack.communication.gradient_bytes > _HALF or not _WIDE_GRADIENTS.asked(text):
+    if stack.engine.sent_gradient > _HALF or not _WIDE_GRADIENTS.asked(text):
         return None
     said = "gradients reduced in 32 bits"
-    if stack.engine.kind is not EngineKind.FULLY_SHARD:
+    if "reduce_bytes" not in type(stack.engine).model_fields:
         return _optional(GRADIENTS_32, stack, said)
-    wide = {"gradient_bytes": 4.0, "reduction_copies": FSDP1_WIDE_COPIES}
-    return {"communication": wide}, said
+    return {"engine": {"reduce_bytes": 4.0}}, said
 
 
 def _pure_bf16(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -249,8 +241,7 @@ def _capacity(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 def _late_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
-    comm = stack.communication
-    if not _DP_OVERLAP.asked(text) or comm.dp_overlap or comm.sharded_dp_overlap:
+    if not _DP_OVERLAP.asked(text) or stack.communication.dp_overlap:
         return None
     return {}, f"overlap of gradients: not used, {stack.name} has none"
 

@@ -353,7 +353,7 @@ def _is_unsure(plan: Plan, request: Request) -> bool:
 
 def _worth(choice: Choice) -> float:
     """Its step time, where whatever is turned on must gain more than what counts as a tie [s]."""
-    on = choice.stack.count(SEPARATOR) + opened(choice.config.parallel(), load_stack(choice.stack).limits)
+    on = choice.stack.count(SEPARATOR) + opened(choice.config.parallel(), load_stack(choice.stack))
     return choice.step_time * (1 + CLOSED_GAP * on)
 
 

@@ -168,7 +168,7 @@ def _searched(request: Request, watch: Stopwatch, posed: Posed) -> Plan:
 
 def _plainest_first(splits: SplitsSolved, problem: Problem) -> SplitsSolved:
     """The same; of configurations that tie with the fastest the one with the fewest things turned on comes first."""
-    first = plainest(splits.best, splits.time, problem.stack.limits) if len(splits.best) else 0
+    first = plainest(splits.best, splits.time, problem.stack) if len(splits.best) else 0
     if not first:
         return splits
     order = np.array([first, *(row for row in range(len(splits.best)) if row != first)])

@@ -20,20 +20,20 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.findings import Finding
 from planner.spec.planfile import CLOSED_GAP, Choice
 from planner.spec.rule import Problem
-from planner.spec.stack import Limits
+from planner.spec.stack import Stack
 from planner.spec.tried import StackStanding, TurnedOn
 
 
-def opened(config: ParallelConfig, limits: Limits) -> int:
+def opened(config: ParallelConfig, stack: Stack) -> int:
     """How many things a configuration has on that a search opens by itself, beside what the stack does anyway."""
-    graphs, pipelines = config.cuda_graph_impl != limits.own_graphs, config.pp > 1
-    return config.offload.bit_count() + graphs + (pipelines and not limits.pipelines_tried)
+    graphs, pipelines = config.cuda_graph_impl != stack.limits.own_graphs, config.pp > 1
+    return config.offload.bit_count() + graphs + (pipelines and not stack.pipelines_tried)
 
 
-def plainest(table: ConfigTable, time: NDArray[np.float64], limits: Limits) -> int:
+def plainest(table: ConfigTable, time: NDArray[np.float64], stack: Stack) -> int:
     """The row with the fewest of these of those that tie with the fastest, the first of equals. `time`: of rows [s]."""
     tied = np.flatnonzero(time <= time.min() * (1 + CLOSED_GAP))
-    return int(min(tied, key=lambda row: opened(table.row(int(row)), limits)))
+    return int(min(tied, key=lambda row: opened(table.row(int(row)), stack)))
 
 
 def step_time_of(problem: Problem, choice: Choice) -> float | None:

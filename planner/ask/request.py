@@ -49,7 +49,7 @@ from planner.spec.planfile import Objective
 from planner.spec.precision import Dtype, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import PackedContext
+from planner.spec.stack.kinds import ContextExchange
 from planner.spec.verdict import MemoryRoom
 from planner.units import format_capacity
 
@@ -257,7 +257,7 @@ def _fine_tuning(job: Job, stack: Stack) -> list[Finding]:
         megatron = stack.framework == "megatron"
         if megatron and not stack.kernels.rotates_texts:
             said.append(finding("rotated_by_one_kernel", _with_option(stack, UNFUSED_ROTATION)))
-        if megatron and stack.communication.cp_packed is PackedContext.FUSED:
+        if megatron and stack.communication.cp_exchange is ContextExchange.RING:
             said.append(finding("ordered_by_one_kernel", _with_option(stack, TEXTS_IN_TURN)))
     elif job.mean_length is not None:
         said.append(finding("padded_sequences", mean=job.mean_length, seq_len=job.seq_len))

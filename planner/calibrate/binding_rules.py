@@ -11,11 +11,11 @@ from typing import Final
 from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
+from planner.spec.stack.kinds import Dispatcher
 
 # a framework's own limits are not held against a run that exists, nor is the number of ranks over which its stack deals
 # experts
 BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")
-LIMITLESS: Final = 10**6  # ranks, as in the limits of a stack that states none
 
 
 def broken_rule(config: ParallelConfig, problem: Problem) -> str:
@@ -48,5 +48,5 @@ def impossible(config: ParallelConfig, problem: Problem) -> str:
 
 def _with_any_ep(problem: Problem) -> Problem:
     """The problem on a stack that deals experts over any number of ranks."""
-    limits = problem.stack.limits.model_copy(update={"max_ep": LIMITLESS})
-    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits}))
+    any_ranks = problem.stack.communication.model_copy(update={"dispatcher": Dispatcher.ALL_TO_ALL})
+    return replace(problem, stack=problem.stack.model_copy(update={"communication": any_ranks}))

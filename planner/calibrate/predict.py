@@ -17,6 +17,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
+from planner.spec.stack.kinds import Dispatcher
 from planner.spec.verdict import MemoryRoom, MemoryVerdict
 
 
@@ -87,7 +88,7 @@ def predicted_cost(problem: Problem, config: ParallelConfig) -> Told:
 
 def _beyond_stack(run: Run) -> tuple[str, ...]:
     """What is said of a run whose experts are dealt over more ranks than its stack deals any."""
-    if run.config.ep <= run.problem.stack.limits.max_ep:
+    if run.config.ep == 1 or run.problem.stack.communication.dispatcher is not Dispatcher.NONE:
         return ()
     name = run.problem.stack.name
     return (

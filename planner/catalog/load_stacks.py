@@ -92,7 +92,7 @@ def shipped_stack(name: str) -> str:
 def stack_to_plan(name: str) -> Stack:
     """The stack of that name, of which steps can be foretold. Raises `InputError` for one that only sums profiles."""
     stack = load_stack(name)
-    if stack.composed:
+    if stack.engine.composed:
         must = "the stack must be training software that runs"
         given = f"{stack.name}, which sums profiles of one device and recomputes nothing"
         raise InputError(must, given, f"planner stacks {stack.name} says what was profiled: choose that")
@@ -101,7 +101,7 @@ def stack_to_plan(name: str) -> Stack:
 
 def stacks_to_plan() -> list[str]:
     """Names of the shipped stacks that a plan may be for."""
-    return [name for name in stack_names() if not load_stack(name).composed]
+    return [name for name in stack_names() if not load_stack(name).engine.composed]
 
 
 def default_stack(chip: Accelerator) -> str:

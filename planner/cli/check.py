@@ -97,6 +97,7 @@ def check_files(
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
     from planner.spec.config import AXES, named_value
+    from planner.spec.stack.kinds import ContextExchange
 
     check_request(asked)
     files, said = readable(files)
@@ -129,7 +130,7 @@ def check_files(
         assumed.append(
             f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
         )
-    if config.cp > problem.stack.limits.max_cp and not broken:
+    if config.cp > 1 and problem.stack.communication.cp_exchange is ContextExchange.NONE and not broken:
         assumed.append(
             f"context parallelism was not measured on stack {problem.stack.name}; its times are a guess"
         )
@@ -199,23 +200,22 @@ def _full_length(problem: Problem) -> tuple[str, ...]:
 def _overlapping(problem: Problem) -> Problem:
     """The problem with collectives that the files run alone hidden as far as the stack hides them, and tokens sent to
     their experts as it sends them: what is better may ask for that. A calibrated stack stays as it was measured."""
+    from planner.catalog.load_options import OPTIONS
     from planner.catalog.load_stacks import load_stack
     from planner.catalog.stack_options import ALL_GATHERED, DP_SERIAL, GATHER_SERIAL, SEPARATOR, TP_SERIAL
 
     stack = problem.stack
+    alone = (DP_SERIAL, GATHER_SERIAL, TP_SERIAL, ALL_GATHERED)
     base, *named = stack.name.split(SEPARATOR)
-    fields = {
-        DP_SERIAL: ("dp_overlap",),
-        GATHER_SERIAL: ("gathers_after_step",),
-        TP_SERIAL: ("tp_exposed", "tp_overlapped"),
-        ALL_GATHERED: ("dispatcher",),
-    }
-    found = [field for name in named for field in fields.get(name, ())]
+    serial = {option.name: option.fields for option in OPTIONS if option.name in alone}
+    found = [section for name in named if name in serial for section in serial[name].items()]
     if not found or stack.calibration:
         return problem
-    own = load_stack(base).communication
-    shown = stack.communication.model_copy(update={field: getattr(own, field) for field in found})
-    return replace(problem, stack=stack.model_copy(update={"communication": shown}))
+    own, shown = load_stack(base), dict[str, Any]()
+    for section, fields in found:
+        of_own = {field: getattr(getattr(own, section), field) for field in fields}
+        shown[section] = shown.get(section, getattr(stack, section)).model_copy(update=of_own)
+    return replace(problem, stack=stack.model_copy(update=shown))
 
 
 def _other_layers(stated: tuple[int, ...], layers: int) -> Violation:

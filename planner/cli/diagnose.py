@@ -107,9 +107,10 @@ def _evidence(
     asked: Question, texts: list[str], tflops: float | None, mfu: str | None
 ) -> tuple[list[Evidence], frozenset[str], list[str]]:
     """What every run shows, what logs repeat of their options, and what was assumed."""
-    from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops
+    from planner.calibrate.diagnosis.hypotheses import Evidence, logged_convention, model_flops
     from planner.calibrate.logs.arguments import read_marks
     from planner.calibrate.own_runs import observe, parse_run
+    from planner.cost.mfu import MfuConvention
 
     share = None if mfu is None else SHARE.read(mfu, "--mfu")
     if share == 0:
@@ -137,7 +138,7 @@ def _evidence(
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
         notes += list(said)
-        half = seen.problem.stack.logs_half_attention
+        half = logged_convention(seen.problem.stack) is MfuConvention.CAUSAL_HALF
         counted = "causal attention counted at half" if half else "causal attention counted in full"
         notes.append(
             f"{tflops:g} TFLOP/s per device mean {seconds:.4g} s a step, counting {counted} as logs of "

@@ -153,17 +153,15 @@ def as_the_framework_allows(problem: Problem, framework: Framework, stated: tupl
     its own rules go, not only what the stack was measured with, and with the layers of every chunk where the files
     state them."""
     from planner.catalog.stack_options import SEPARATOR
+    from planner.spec.stack.kinds import ContextExchange
 
-    stages, limits = framework.zero_stages, problem.stack.limits
-    newest = problem.stack.name.split(SEPARATOR)[0] == newest_stack(framework)
-    limits = limits.model_copy(
-        update={
-            "zero": stages, "hybrid_sharding": stages,
-            "max_cp": problem.cluster.num_devices if newest else limits.max_cp,
-        }
-    )  # fmt: skip
-    split = stated or problem.stack.split
-    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits, "split": split}))
+    stack, stages, limits = problem.stack, framework.zero_stages, problem.stack.limits
+    newest = stack.name.split(SEPARATOR)[0] == newest_stack(framework)
+    limits, comm = limits.model_copy(update={"zero": stages, "hybrid_sharding": stages}), stack.communication
+    if newest and comm.cp_exchange is ContextExchange.NONE:
+        comm = comm.model_copy(update={"cp_exchange": ContextExchange.RING})
+    update = {"limits": limits, "communication": comm, "split": stated or stack.split}
+    return replace(problem, stack=stack.model_copy(update=update))
 
 
 def problem_of(

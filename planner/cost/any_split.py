@@ -71,8 +71,8 @@ class AnyLayout:
             low, high = slowest * share**step, slowest * share ** (step + 1)
             least = np.minimum(least, work.makespan(low, high) + self.rest.beside(high))
         least = least + self.hops
-        nodes, comm = float(self.model.problem.cluster.num_nodes), self.model.problem.stack.communication
-        return np.asarray(np.minimum(self.factor * (least + straggling(least, nodes, comm)), most))
+        slowed = least + straggling(least, self.model.problem)
+        return np.asarray(np.minimum(self.factor * slowed, most))
 
 
 def _of_one_chunk(table: ConfigTable) -> ConfigTable:
@@ -188,7 +188,7 @@ class Rest:
     def __init__(
         self, model: CostModel, table: ConfigTable, classes: StageClasses, level: Layers, pipelines: Pipelines
     ) -> None:
-        self.comm, self.rows = model.problem.stack.communication, np.arange(len(table))
+        self.rows = np.arange(len(table))
         shards = model.shards.shards(table, classes)
         self.stems = StemModel(model.layers, classes, level, pipelines, shards)
         self.batch = self.stems.batch(table, slice(0, len(table)), memory=False)
@@ -227,15 +227,14 @@ class Rest:
         if batch.offload.any():
             kept = np.zeros(len(slowest))
             host, waits = self.stems.host_transfer(batch, self.rows, kept, slowest, batch.data.microbatches)
-        exposed = exposed_data_parallel(batch.data, slowest + waits, self._deepest(slowest), self.comm)
+        exposed = exposed_data_parallel(batch.data, slowest + waits, self._deepest(slowest))
         return np.asarray(exposed + host + self.copies + batch.once + batch.overhead)
 
 
 def allowed_seconds(model: CostModel, table: ConfigTable, target: float) -> tuple[Array, Array, Array]:
     """What passes and messages of a step of `target` [s] may take at most, what it takes beside [s], and the whole over
     both (n,) each."""
-    nodes, comm = float(model.problem.cluster.num_nodes), model.problem.stack.communication
     one = np.ones(len(table))
-    factor = measured_factor(model.problem, table) * (one + straggling(one, nodes, comm))
+    factor = measured_factor(model.problem, table) * (one + straggling(one, model.problem))
     beside = Rest.of(model, table).beside(target / factor / table["num_microbatches"])
     return target / factor - beside, beside, factor

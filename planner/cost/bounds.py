@@ -45,7 +45,7 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
     counts = np.moveaxis(classes.layers[classes.of_row], 2, 0)
     time = sum_over_kinds(counts, layers.time[:, layers.of_row])
     v, m = (stems[axis].astype(float) for axis in ("vpp", "num_microbatches"))
-    stack, nodes = model.problem.stack, float(model.problem.cluster.num_nodes)
+    stack = model.problem.stack
     schedule, forward, hidden = stems["schedule"], time, time
     if (schedule > Schedule.INTERLEAVED).any():
         forward = sum_over_kinds(counts, layers.forward_time[:, layers.of_row])
@@ -53,7 +53,7 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
         hidden = np.where(pairs, sum_over_kinds(counts, layers.saved[:, layers.of_row]), 0.0)
     least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, m, v)
     least = least + stack.host.step_overhead
-    least = least + straggling(least, nodes, stack.communication)
+    least = least + straggling(least, model.problem)
     # one stem stands for all that differ in other axes
     known = ConfigTable({axis: stems[axis] for axis in TIME_AXES})
     return _ROUNDING * least * measured_factor(model.problem, known, least=True)
@@ -256,7 +256,7 @@ def _least_work(
     ends = least.ends[0][rows], least.ends[1][rows]
     slowest = least_slowest(least.of_layer[:, rows], ends, layers, p, not late.mirrored)
     seconds = m * slowest + problem.stack.host.step_overhead
-    seconds = seconds + straggling(seconds, float(problem.cluster.num_nodes), problem.stack.communication)
+    seconds = seconds + straggling(seconds, problem)
     known = ConfigTable({axis: cuts[axis] for axis in CUT_AXES})
     return _ROUNDING * seconds * measured_factor(problem, known, least=True)
 

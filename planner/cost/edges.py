@@ -70,7 +70,7 @@ class EdgeCost:
 def padded_vocabulary(problem: Problem, t: Array) -> Array:
     """Vocabulary rounded up to the stack's multiple times t (--make-vocab-size-divisible-by of Megatron-LM, nanotron's
     make_vocab_size_divisible_by) [1]."""
-    multiple = problem.stack.limits.pads_vocabulary
+    multiple = problem.stack.engine.pads_vocabulary
     if not multiple:
         return np.full(np.shape(t), float(problem.model.vocab))
     return np.ceil(problem.model.vocab / (multiple * t)) * multiple * t
@@ -90,7 +90,7 @@ class EdgeModel:
         parts = loss.parts(x.tokens, vocabulary / x.t, model.hidden)
         products = self._products(keys, x, vocabulary, parts)
         table, logits = self._passes(x, vocabulary, parts)
-        host, softness = self.host.dense(x.t), problem.stack.host.softness
+        host, softness = self.host.dense(x.t), problem.stack.engine.launch_softness
         host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
         launches = loss.launches(parts) * (1 + model.mtp_layers)
         trained = problem.job.lora_rank is None
@@ -127,12 +127,14 @@ class EdgeModel:
         factor = self.problem.stack.compute.memory_bound
         single = kernels.code.single and isinstance(kernels.loss, Eager)
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
-        per_logit = loss_bytes(act, multiplied, model.capped_logits) if single else kernels.loss.passes_bytes(act)
+        per_logit = (
+            loss_bytes(act, multiplied, model.capped_logits) if single else kernels.loss.passes_bytes(act)
+        )
         # whole logits are gathered, then laid together (read and written once)
         each = per_logit + 2.0 * act * (x.t > 1) if kernels.loss.whole else per_logit / x.t
         logits = each * x.tokens * vocabulary
         if self.problem.job.lora_rank is None:
-            width = kernels.loss.sum_bytes(act, self.problem.stack.communication.gradient_bytes)
+            width = kernels.loss.sum_bytes(act, self.problem.stack.engine.sent_gradient)
             logits = logits + width * parts * vocabulary / x.t * model.hidden
         stream = act * x.tokens * model.hidden / x.sequence_split
         own = x.tokens * model.side_width

@@ -23,7 +23,7 @@ from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import PackedContext
+from planner.spec.stack.kinds import ContextExchange
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -148,7 +148,8 @@ class HostModel:
         host, cluster = self.problem.stack.host, self.problem.cluster
         t = keys["tp"].astype(float)
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
-        pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
+        across = self.problem.stack.engine.floors_across_nodes[1] * host.layer_floor_tp
+        pipeline = np.where(crossing, across * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         # a rank alone in its group has nothing to send and keeps NCCL's dispatcher (megatron/arguments.py)
         several = keys["ep"] * keys["etp"] > 1
         fused = several & self.problem.stack.communication.dispatcher.fused
@@ -168,9 +169,9 @@ class HostModel:
 
     def dense(self, t: Array) -> Array:
         """The same of a dense layer without a pipeline."""
-        host = self.problem.stack.host
+        host, across = self.problem.stack.host, self.problem.stack.engine.floors_across_nodes[0]
         beyond = np.maximum(np.log2(t / self.problem.cluster.tiers[0].size), 0.0)
-        one = np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * host.layer_floor_tp_nodes
+        one = np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * across * host.layer_floor_tp
         return self.slowdown * one
 
     def launches(
@@ -212,8 +213,8 @@ class HostModel:
         self, layer: Layer, keys: ConfigTable, kinds: NDArray[np.int32], c: Array
     ) -> tuple[Array, Array]:
         """Seconds of putting packed texts in order one by one around an all-to-all, forward and backward."""
-        job, singly = self.problem.job, self.problem.stack.communication.cp_packed is PackedContext.SINGLY
-        if not (singly and job.packed and layer.attention is not None):
+        job, exchange = self.problem.job, self.problem.stack.communication.cp_exchange
+        if not (exchange is ContextExchange.RING_2_17 and job.packed and layer.attention is not None):
             return np.zeros(len(keys)), np.zeros(len(keys))
         texts = keys["micro_batch"] * job.seq_len / job.attended_length
         halves = np.where((kinds == ContextKind.A2A) & (c > 1), 2 * c * texts, 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from planner.cost.levels import LayerColumns
 
 Array = NDArray[np.float64]
+
+RING_OVERLAP: Final = 0.8  # of attention's time, what hides the ring of context parallelism: a start value
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class LayerModel:
     ) -> dict[str, Any]:
         """Times of a layer, of which the host's launches may take longer than the device: fields of `LayerCost`."""
         zero = np.zeros(len(keys))
-        composed, softness = self.problem.stack.composed, self.problem.stack.host.softness
+        composed, softness = self.problem.stack.engine.composed, self.problem.stack.engine.launch_softness
         floor = self.host.floor(
             layer, self.operations(layer, self.recipe)[1], keys, self.mixing.softmax_is_eager(layer, x, keys)
         )
@@ -270,7 +272,7 @@ class LayerModel:
         time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
         again_full, time_full = (zero, time) if composed else (again_full, time_full)
         exchanged, comm = passes.exchanged, self.problem.stack.communication
-        paired = paired_time(again_full + behind - exchanged, exchanged, comm)
+        paired = paired_time(again_full + behind - exchanged, exchanged, comm.dispatcher.pair_share or 0.0)
         host = ahead_host + behind_host
         paired = soft_maximum(paired + again, host + repeated, softness)
         return {
@@ -278,7 +280,7 @@ class LayerModel:
             "weight_gradient": slower * passes.weight_gradient,
             "host": host, "again": again, "again_full": again_full,
             "time": time, "time_full": time_full, "forward_time": forward_time,
-            "hidden": np.maximum(time - paired, 0.0) * comm.pair_overlap,
+            "hidden": np.maximum(time - paired, 0.0) * (comm.dispatcher.pair_share is not None),
         }  # fmt: skip
 
     def _attention(
@@ -290,7 +292,7 @@ class LayerModel:
         x, keys = x.take(first), keys.take(first)
         attention, indexer = self.mixing.attention(layer, x, keys), self.mixing.indexer(layer, x, keys)
         sent = context_messages(self.problem, self.links, layer, x, keys["cp_kind"])
-        share = self.problem.stack.communication.cp_overlap * (x.c - 1) / x.c  # beside the ring's steps
+        share = RING_OVERLAP * (x.c - 1) / x.c  # beside the ring's steps
         context = pass_seconds(sent, len(first)).exposed((share * attention[0], share * attention[1]))
         tensor = pass_seconds(tensor_messages(self.problem, self.links, layer, x), len(first))
         of_cut = (attention, indexer, context)

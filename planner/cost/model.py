@@ -24,7 +24,7 @@ from planner.cost.pipeline.stages import StageClasses, stage_classes
 from planner.cost.prepared import PreparedCosts
 from planner.cost.shards import ShardModel
 from planner.cost.table import CostTable, join
-from planner.space.split import nanotron_head
+from planner.space.split import greedy_head
 from planner.spec.config import ConfigTable, distinct
 from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
@@ -50,8 +50,8 @@ class CostModel:
         behind = sum(count * linear[kind] for kind, count in model.mtp_kinds)
         head = next(gemm for gemm in outer_gemms(model) if gemm.name == "head")
         self.head_in_layers = (gemm_flops(head, 1.0) + behind) / mean
-        if problem.stack.split is PipelineSplit.NANOTRON:
-            self.head_in_layers = nanotron_head(model)
+        if problem.stack.split is PipelineSplit.GREEDY:
+            self.head_in_layers = greedy_head(model)
         self.embedding_in_layers = 0.05
 
     def with_split(self, chunks: tuple[int, ...], recomputed: tuple[int, ...] = ()) -> CostModel:

@@ -115,7 +115,7 @@ class PreparedCosts:
                 in_flight = in_flight.but((batch.offload[stem] & OFFLOAD_ACTIVATIONS) > 0, kept)
         subtotal = sum(of_step.values(), m * slowest)
         cluster = model.problem.cluster
-        of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
+        of_step["stragglers"] = straggling(subtotal, self.model.problem)
         of_step["own_runs"] = np.zeros(len(stem))
         if stack.measured:
             factor = measured_factor(model.problem, stems)[stem]
@@ -157,7 +157,7 @@ class PreparedCosts:
         """Exposed seconds of data parallelism, under `hiding` seconds of a micro-batch."""
         data, layers = batch.data.take(stem), batch.layers[stem]
         data = replace(data, again=data.again + batch.third[stem] * recompute_layers / layers)
-        return exposed_data_parallel(data, hiding, layers, self.model.problem.stack.communication)
+        return exposed_data_parallel(data, hiding, layers)
 
     def _memory(
         self, batch: Stems, stem: Index, stems: ConfigTable, recompute_layers: IntColumn, p_row: Index, in_flight: Kept,

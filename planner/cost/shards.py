@@ -260,8 +260,8 @@ class ShardModel:
         sent, number = data_messages(self.problem, self.links, keys, copies, load), len(keys)
         scatter, reduce = (pass_seconds(part, number).total[1] for part in (sent.scatter, sent.reduce))
         gather, repeated = pass_seconds(sent.gather, number).total
-        comm, trained = self.problem.stack.communication, load.trained[0] + load.trained[1]
-        buckets = comm.gradient_bytes * trained / comm.bucket_bytes if comm.bucket_bytes else 0 * trained
+        states, trained = self.problem.stack.engine, load.trained[0] + load.trained[1]
+        buckets = states.sent_gradient * trained / states.bucket_bytes if states.bucket_bytes else 0 * trained
         share = np.divide(repeated, gather, out=np.ones_like(gather), where=gather > 0)
         return scatter, reduce, gather, share, buckets
 

@@ -39,7 +39,7 @@ def evaluate_exactly(
         time["pp_comm"][row] = problem.stack.communication.p2p_exposed * (real - free)
     beside = ("stragglers", "memory_pressure", "own_runs")  # not slowed down by the slowest node
     subtotal = sum((values for name, values in time.items() if name not in beside), np.zeros(len(table)))
-    time["stragglers"] = straggling(subtotal, float(problem.cluster.num_nodes), problem.stack.communication)
+    time["stragglers"] = straggling(subtotal, problem)
     quiet = subtotal + time["stragglers"]
     time["own_runs"] = (measured_factor(problem, table) - 1.0) * quiet
     detail = replace(cost.detail, time=time)

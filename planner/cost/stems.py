@@ -17,7 +17,7 @@ from planner.cost.layer import LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.state_bytes import shard_groups
-from planner.cost.messages.data_parallel import DataParallel, reduces_whole
+from planner.cost.messages.data_parallel import DataParallel
 from planner.cost.muon import WholeMatrices
 from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.stages import StageClasses, largest
@@ -76,7 +76,7 @@ class StemModel:
         groups = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
         dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
-        states, comm = problem.stack.engine, problem.stack.communication
+        states, overlap = problem.stack.engine, problem.stack.communication.dp_overlap
         held = states.shard_width(self.model.recipe.weight_bytes) * (dense + expert)
         if problem.job.lora_rank is not None:
             parts = (
@@ -87,7 +87,7 @@ class StemModel:
         hosted = (table["offload"] & OFFLOAD_OPTIMIZER) > 0  # see `host_seconds`
         matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
         scatter, gather, again, third = self._sharded(s_row, zero)
-        scatter = np.where(reduces_whole(zero, comm), shards.reduce[s_row], scatter)
+        scatter = np.where(states.reduces_whole(zero), shards.reduce[s_row], scatter)
         once = memory_bound_time(np.where(hosted, 0.0, moved), self.model.bandwidth, self.model.kernels)
         if self.model.listed is not None:
             once = np.where(hosted, once, self.model.listed.update(once, dense + expert))
@@ -103,9 +103,11 @@ class StemModel:
             gather=gather * longer * (problem.job.lora_rank is None or states.weights_sharded(zero)),
             again=again,
             zero=zero,
-            ranks=replicas,
             microbatches=table["num_microbatches"].astype(float),
-            buckets=shards.buckets[s_row],
+            latency=states.latency_of_bucket * shards.buckets[s_row] * (replicas - 1),
+            hidden=(states.hidden_once(overlap, zero), np.full(len(zero), states.hidden_in_layers(overlap))),
+            in_each=zero >= states.reduced_in_each_from,
+            behind=states.gathers_after_step(zero),
             waits_whole=states.accumulates_whole(table["pp"], table["zero"]),
             reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
             aside=states.beside_compute(table["pp"], table["zero"]),
@@ -153,7 +155,7 @@ class StemModel:
 
     def _turns(self, table: ConfigTable) -> tuple[Array, Array]:
         """Chunks whose data parallelism hides apart, and the micro-batches that each takes before the next."""
-        by_chunk = self.model.problem.stack.communication.dp_by_chunk
+        by_chunk = self.model.problem.stack.engine.turns_by_chunk
         alone = (table["schedule"] > Schedule.INTERLEAVED) | (not by_chunk)
         chunks = np.where(alone, 1, table["vpp"])
         return chunks.astype(float), np.minimum(table["pp"], table["num_microbatches"]).astype(float)
@@ -173,10 +175,10 @@ class StemModel:
     def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array, again: Array) -> Array:
         """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]; `again`
         as `DataParallel` has it."""
-        problem, comm = self.model.problem, self.model.problem.stack.communication
+        problem, states = self.model.problem, self.model.problem.stack.engine
         reductions, gathers = self.engine.collectives(table, again)
         gathers = gathers * (problem.job.lora_rank is None)
-        moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
+        moved = (states.reduction_copies * reductions + states.gather_copies * gathers) * gradients
         seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
         return np.where((replicas > 1) & (table["zero"] >= 1), seconds, 0.0)
 
@@ -196,14 +198,15 @@ class StemModel:
     ) -> tuple[Array, Array]:
         """Seconds of copies to the host and of updates there, and of them those of a micro-batch."""
         problem, engine, weight = self.model.problem, self.engine, self.model.recipe.weight_bytes
+        states, overlap = problem.stack.engine, problem.stack.communication.dp_overlap
         cluster, updated = problem.cluster, batch.updated[stem]
         rates = copy_rate(cluster.accelerator), host_update_rate(cluster.accelerator)
         sums = engine.sums_on_host(m, batch.data.reduces_last[stem])
         return host_seconds(
             batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
             engine.host_traffic(problem.job.optimizer), float(cluster.devices_per_node),
-            rates, problem.stack.communication.fsdp_overlap, engine.copied_to_host(weight),
-            sums * problem.stack.engine.shard_width(weight) * updated, weight,
+            rates, states.hidden_in_layers(overlap), engine.copied_to_host(weight),
+            sums * states.shard_width(weight) * updated, weight,
         )  # fmt: skip
 
 

@@ -33,7 +33,6 @@ _BY_UNIT = (
 )  # by a field's validator
 _HEADS = {"kin": "closest measured stack", "fitted_on": "fitted on"}
 _ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them
-NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
 
 def model_document(facts: Facts) -> RenderableType:
@@ -253,7 +252,7 @@ def _stack_value(key: str, value: str) -> str:
             return shown(float(value))
     if key == "limits.offload":
         return ", ".join(offload_text(int(mask)) for mask in value.split(", "))
-    return "no limit" if value == str(NO_LIMIT) else value or "not set"
+    return value or "not set"
 
 
 def stacks_document(stacks: Sequence[Facts]) -> RenderableType:

@@ -135,7 +135,7 @@ def fitting_changes(
         change = Change(option="gpus", value=fewest)
         values = {"devices": fewest, "step": step, "configuration": config, "batch": batch}
         found.append(finding("more_devices", change, fits, **values))
-    if "pp" not in restrict and not problem.stack.limits.pipelines_tried:
+    if "pp" not in restrict and problem.stack.engine.pipelines_programmed:
         config = fastest(problem, {**restrict, "pp": divisors(problem.cluster.num_devices)[1:]})
         if config:
             change = Change(option="set", value="pp=...")

@@ -24,7 +24,7 @@ from planner.cost.messages.data import (
     embedding_message,
     module_messages,
 )
-from planner.cost.messages.data_parallel import reduces_whole, rounds
+from planner.cost.messages.data_parallel import rounds
 from planner.cost.messages.experts import expert_messages
 from planner.cost.messages.message import HiddenBy, Message, SentMessage, merged
 from planner.cost.messages.pipeline import boundary_messages, gathers_behind_boundary
@@ -142,9 +142,8 @@ class StepMessages:
     def _of_data_parallel(self, stage: int) -> Iterator[SentMessage]:
         """Gradients and weights; in every micro-batch where the cost counts them so (`rounds`)."""
         problem, rates, keys = self.model.problem, self.model.links, self.keys
-        comm = problem.stack.communication
         batch = self.prepared.by_stem.batch(keys, slice(0, 1), memory=False)
-        often, longer = rounds(batch.data, comm), float(batch.longer[0])
+        often, longer = rounds(batch.data), float(batch.longer[0])
         reductions, gathers, regathers = (
             float(number[0]) for number in (often.reductions, often.gathers, often.regathers)
         )
@@ -154,7 +153,7 @@ class StepMessages:
             yield from self._of_modules(stage, load, modules, reductions)
         else:
             sent = data_messages(problem, rates, keys, copies, load)
-            whole = bool(reduces_whole(batch.data.zero, comm)[0])
+            whole = bool(problem.stack.engine.reduces_whole(batch.data.zero)[0])
             for one in sent.reduce if whole else sent.scatter:
                 yield replace(one, factor=longer * one.factor).times(0.0, reductions)
             for one in sent.gather:

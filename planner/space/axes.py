@@ -29,6 +29,7 @@ from planner.spec.config import (
     module_mask,
 )
 from planner.spec.rule import Problem
+from planner.spec.stack.kinds import ContextExchange
 
 Restriction = Mapping[str, tuple[int, ...]]
 Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as tuples
@@ -88,11 +89,12 @@ class Axes:
         graphs = (
             limits.cuda_graphs_tried if is_left_out(OpenedAxis.CUDA_GRAPHS, without) else limits.cuda_graphs
         )
-        self.graphs = [int(CudaGraphs[name.upper()]) for name in graphs]
+        self.graphs = sorted(int(CudaGraphs[name.upper()]) for name in graphs)
         self.captured = captured_modules_tried(problem) if len(graphs) > 1 else (0,)
         self.offloads = (0,) if is_left_out(OpenedAxis.OFFLOAD, without) else limits.offload
-        self.pipelines = limits.pipelines_tried or not is_left_out(OpenedAxis.PIPELINES, without)
-        kinds = problem.context_kinds[: 1 if problem.stack.limits.max_cp == 1 else None]
+        self.pipelines = problem.stack.pipelines_tried or not is_left_out(OpenedAxis.PIPELINES, without)
+        alone = problem.stack.communication.cp_exchange is ContextExchange.NONE
+        kinds = problem.context_kinds[: 1 if alone else None]
         self.exchanges = [int(kind) for kind in kinds]
         self.weight_groups = 3 in problem.stack.limits.hybrid_sharding
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)

@@ -87,7 +87,7 @@ def _domains(
         problem.stack.limits,
         problem.cluster.num_devices,
     )
-    pipelines = axes.pipelines or min(limits.max_pp, devices) == 1
+    pipelines = axes.pipelines or not limits.schedules or devices == 1
     yield "pp", not pipelines, "1"
     offload = _values(axes.offload(1))
     yield "offload", not offload.issuperset(limits.offload), _in_words("offload", offload)
@@ -168,9 +168,9 @@ def _under_layout(problem: Problem, chunks: int) -> Problem:
 
 def _of_the_stack(problem: Problem, restrict: Restriction) -> Iterator[Held]:
     """What its launcher cannot be told of pipelines, where these are searched."""
-    limits = problem.stack.limits
-    stages = restrict.get("pp", divisors(problem.cluster.num_devices) if limits.pipelines_tried else (1,))
-    if not any(1 < pp <= limits.max_pp for pp in stages):
+    limits, tried = problem.stack.limits, problem.stack.pipelines_tried
+    stages = restrict.get("pp", divisors(problem.cluster.num_devices) if tried else (1,))
+    if not (limits.schedules and any(pp > 1 for pp in stages)):
         return
     if "schedule" not in restrict and set(SCHEDULE_LABELS) - set(limits.schedules):
         yield _kept("schedule", ",".join(limits.schedules), HeldBy.STACK)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from planner.dialect import option
-from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
+from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, greedy_head, split_greedily
 from planner.spec.config import FOLDED_SCHEDULES, SCHEDULE_LABELS, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack.kinds import PipelineSplit
@@ -22,7 +22,7 @@ NANOTRON_EMPTY_RANKS: Final = 2
 
 def _layers_pp(columns: Columns, problem: Problem) -> Mask:
     chunks = columns["pp"].astype(np.int64) * columns["vpp"]
-    if problem.stack.split is PipelineSplit.NANOTRON:  # its own rule decides: stages-filled
+    if problem.stack.split is PipelineSplit.GREEDY:  # its own rule decides: stages-filled
         return columns["vpp"] == 1
     if problem.stack.split is PipelineSplit.EVEN:
         return problem.model.num_layers % chunks == 0
@@ -41,12 +41,12 @@ def _nearly_equal_chunks(columns: Columns, problem: Problem) -> Mask:
 
 def _stages_filled(columns: Columns, problem: Problem) -> Mask:
     """nanotron deals blocks greedily by cost: the norm, the head and the loss can fill two ranks after the layers."""
-    if problem.stack.split is not PipelineSplit.NANOTRON:
+    if problem.stack.split is not PipelineSplit.GREEDY:
         return np.ones(len(columns["pp"]), dtype=np.bool_)
-    model, head = problem.model, nanotron_head(problem.model)
+    model, head = problem.model, greedy_head(problem.model)
     degrees, inverse = np.unique(columns["pp"], return_inverse=True)
     filled = [
-        split_nanotron(model.num_layers, int(pp), head).count(0) <= NANOTRON_EMPTY_RANKS for pp in degrees
+        split_greedily(model.num_layers, int(pp), head).count(0) <= NANOTRON_EMPTY_RANKS for pp in degrees
     ]
     return np.array(filled, dtype=np.bool_)[inverse]
 

@@ -20,6 +20,7 @@ from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAG
 from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import Stack
+from planner.spec.stack.kinds import ContextExchange, Dispatcher, KeyValueHeads
 
 
 def _offload_supported(columns: Columns, problem: Problem) -> Mask:
@@ -27,7 +28,7 @@ def _offload_supported(columns: Columns, problem: Problem) -> Mask:
     legal = np.ones(len(offload), dtype=np.bool_)
     if offload.any():
         legal = np.isin(offload, limits.offload) & (((offload & 2) == 0) | (columns["zero"] == 3))
-        if not limits.offload_activations_with_pp:
+        if not problem.stack.engine.hosts_activations_with_pp:
             legal &= ((offload & 4) == 0) | (columns["pp"] == 1)
     return legal
 
@@ -62,6 +63,10 @@ def _experts(problem: Problem) -> int:
     return math.gcd(*counts) if counts else 1
 
 
+def _deals_experts(problem: Problem) -> bool:
+    return problem.stack.communication.dispatcher is not Dispatcher.NONE
+
+
 def _expert_ffn(problem: Problem) -> int:
     widths = [layer.moe.expert_ffn for layer in problem.model.blocks if layer.moe]
     return math.gcd(*widths) if widths else 0
@@ -82,11 +87,12 @@ def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
     whole: Mask = kv % tp == 0
     if not problem.model.attentions:
         return whole
-    return whole | (tp % kv == 0) if problem.stack.limits.kv_heads_below_tp else whole
+    refused = problem.stack.communication.key_value_heads is KeyValueHeads.REFUSED
+    return whole if refused else whole | (tp % kv == 0)
 
 
 def _vocabulary_tp(columns: Columns, problem: Problem) -> Mask:
-    if problem.stack.limits.pads_vocabulary:
+    if problem.stack.engine.pads_vocabulary:
         return np.ones(len(columns["tp"]), dtype=np.bool_)
     return problem.model.vocab % columns["tp"] == 0
 
@@ -104,12 +110,6 @@ def _sequence_sp(columns: Columns, problem: Problem) -> Mask:
 def _expert_grid(columns: Columns, problem: Problem) -> Mask:
     dense = columns["tp"].astype(np.int64) * columns["cp"] * columns["dp"]
     return dense % (columns["ep"].astype(np.int64) * columns["etp"]) == 0
-
-
-def _moe_sp(columns: Columns, problem: Problem) -> Mask:
-    if not (problem.model.is_moe and problem.stack.limits.moe_needs_sp):
-        return np.ones(len(columns["tp"]), dtype=np.bool_)
-    return (columns["tp"] == 1) | (columns["sp"] == 1)
 
 
 def _zero_supported(columns: Columns, problem: Problem) -> Mask:
@@ -208,14 +208,13 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"seq": p.job.seq_len}, told=("cp",),
     ),
     Rule(
-        "cp-supported", ("cp",), lambda c, p: c["cp"] <= p.stack.limits.max_cp,
-        "the stack runs context parallelism up to {limit}",
-        "set cp=1 or choose another stack", STACK, lambda p: {"limit": p.stack.limits.max_cp}, told=("cp",),
+        "cp-supported", ("cp",),
+        lambda c, p: (c["cp"] == 1) | (p.stack.communication.cp_exchange is not ContextExchange.NONE),
+        "the stack runs no context parallelism", "set cp=1 or choose another stack", STACK, told=("cp",),
     ),
     Rule(
-        "pp-supported", ("pp",), lambda c, p: c["pp"] <= p.stack.limits.max_pp,
-        "the stack runs pipeline parallelism up to {limit}",
-        "set pp=1 or choose another stack", STACK, lambda p: {"limit": p.stack.limits.max_pp}, told=("pp",),
+        "pp-supported", ("pp",), lambda c, p: (c["pp"] == 1) | bool(p.stack.limits.schedules),
+        "the stack runs no pipelines", "set pp=1 or choose another stack", STACK, told=("pp",),
     ),
     Rule(
         "batch-dp", ("dp",), lambda c, p: p.job.global_batch % c["dp"] == 0,
@@ -239,12 +238,12 @@ RULES: Final[tuple[Rule, ...]] = (
     *STAGE_RULES,
     *INDEXER_RULES,
     Rule(
-        "experts-ep", ("ep",), lambda c, p: (_experts(p) % c["ep"] == 0) & (c["ep"] <= p.stack.limits.max_ep),
+        "experts-ep", ("ep",), lambda c, p: (_experts(p) % c["ep"] == 0) & ((c["ep"] == 1) | _deals_experts(p)),
         "ep must divide the experts{experts}{limit}",
         "choose an ep that divides the experts, 1 for a dense model", "Megatron-LM validate_args",
         lambda p: {
             "experts": f", {_experts(p)}" if p.model.is_moe else " and be 1 without any",
-            "limit": f" and not exceed what the stack runs, {p.stack.limits.max_ep}" * (p.stack.limits.max_ep < 10**6),
+            "limit": " and be 1 on this stack, which deals none to ranks" * (not _deals_experts(p)),
         }, told=("ep",),
     ),
     Rule(
@@ -276,11 +275,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "set sp=0 or change the sequence length", ARITHMETIC, lambda p: {"seq": p.job.seq_len}, told=("tp", "cp"),
     ),
     Rule(
-        "moe-sp", ("tp", "sp"), _moe_sp,
-        "MoE layers with tp above 1 need sequence parallelism",
-        "set sp=1", "Megatron-LM MoELayer.forward (raised at the first step)", told=("tp", "sp"),
-    ),
-    Rule(
         "batch", ("dp", "micro_batch"), _batch,
         "dp x micro-batch must divide the global batch, {batch} sequences",
         "change the micro-batch or the global batch", "Megatron-LM num_microbatches_calculator",
@@ -298,7 +292,9 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose one of these", STACK,
         lambda p: {
             "kinds": ", ".join(name for name, bits in OFFLOAD_LABELS.items() if bits in p.stack.limits.offload),
-            "with_pp": "" if p.stack.limits.offload_activations_with_pp else ", activations only with pp=1",
+            "with_pp": ", activations only with pp=1" * (
+                not p.stack.engine.hosts_activations_with_pp and any(bits & 4 for bits in p.stack.limits.offload)
+            ),
         }, told=("offload", "pp", "zero"),
     ),
     Rule(

@@ -17,7 +17,7 @@ LAYERS_FEWER_FIRST: Final = 1
 LAYERS_FEWER_LAST: Final = 3
 
 
-def nanotron_head(model: ModelSpec) -> float:
+def greedy_head(model: ModelSpec) -> float:
     """The head's cost in layers as nanotron counts it [1]: V h over 4 a d h + 3 f h of the first layer."""
     first = model.layers[0]
     ffn = first.mlp.ffn if first.mlp else (first.moe.top_k * first.moe.expert_ffn if first.moe else 0)
@@ -96,10 +96,10 @@ def _dealt(units: int, pp: int, vpp: int) -> list[int]:
     return layers
 
 
-def split_nanotron(num_layers: int, pp: int, head: float) -> list[int]:
+def split_greedily(num_layers: int, pp: int, head: float) -> list[int]:
     """Layers of every stage as nanotron deals them: the rank advances once the cumulative cost reaches its share.
 
-    `head`: `nanotron_head`. Trailing ranks can come out empty, which fails at start. Source: nanotron
+    `head`: `greedy_head`. Trailing ranks can come out empty, which fails at start. Source: nanotron
     src/nanotron/models/base.py, build_model, which compares with `>`; at an exact tie (its 1B model) published peaks
     are those of the rank that advanced.
     """
@@ -127,8 +127,8 @@ def deal_layers(
         return list(split)
     if pp == 1:
         return [num_layers]
-    if split is PipelineSplit.NANOTRON and vpp == 1:
-        return split_nanotron(num_layers, pp, head)
+    if split is PipelineSplit.GREEDY and vpp == 1:
+        return split_greedily(num_layers, pp, head)
     if split is PipelineSplit.EVEN and num_layers % (pp * vpp) == 0:
         return split_evenly(num_layers, pp * vpp)
     if placement is Placement.FOLDED:

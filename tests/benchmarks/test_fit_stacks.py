@@ -52,13 +52,13 @@ def test_the_fit_recovers_what_made_the_measurements() -> None:
 def test_a_fit_keeps_what_a_row_fixes_of_its_communication() -> None:
     stack = load_stack("megatron-2026")
     own = stack.model_copy(
-        update={"communication": stack.communication.model_copy(update={"gradient_bytes": 2.0})}
+        update={"communication": stack.communication.model_copy(update={"ep_overlap": 0.8})}
     )
     numbers = stack.model_copy(
         update={"communication": stack.communication.model_copy(update={"tp_exposed": 1.7})}
     )
     made = retimed(own, numbers, PARAMETERS).communication
-    assert (made.gradient_bytes, made.tp_exposed) == (2.0, 1.7)
+    assert (made.ep_overlap, made.tp_exposed) == (0.8, 1.7)
 
 
 def test_releases_of_a_publisher_are_one() -> None:

@@ -16,6 +16,7 @@ from planner.cost.engines.zero3_gathers import (
     released,
     turning_share,
 )
+from planner.cost.messages import data_parallel
 from planner.cost.messages.data_parallel import exposed_data_parallel
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.traffic import GroupLinks
@@ -23,7 +24,6 @@ from planner.cost.params import model_parameters
 from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.load_model import load_model
-from planner.spec.stack.time import Communication
 from tests.cost.messages.test_data_parallel import row_of
 from tests.problems import costs, problem
 
@@ -60,14 +60,14 @@ def test_a_module_is_fetched_under_the_one_before_it() -> None:
     assert numbers(computed_meanwhile(layer, prefetch_blocked(layer, 1e9))) == [0, 0, unit, 0]
 
 
-def test_products_hide_no_more_than_the_gather_that_runs_beside_them() -> None:
-    comm = Communication(fsdp_overlap=1.0, overlap_slowdown=0.0, bucket_latency="0 s")
+def test_products_hide_no_more_than_the_gather_that_runs_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "OVERLAP_SLOWDOWN", 0.0)
     # a gather of 1 s, a forward of 1 s
-    row, under = row_of((0.0, 1.0, 1.0, 3.0, 8.0, 1.0, 0.0)), (np.array([3.0]), np.array([100.0]))
-    alone = exposed_data_parallel(row, *under, comm)
+    row, under = row_of(3, 0.0, 1.0, microbatches=1.0, hidden=1.0), (np.array([3.0]), np.array([100.0]))
+    alone = exposed_data_parallel(row, *under)
     shares = np.array([[[0.75, 0.25]], [[0.25, 0.75]]])
     # forward 0.75 - 0.25; backward, of 2 s, 0.75 - 0.5
-    ahead = exposed_data_parallel(replace(row, shares=shares), *under, comm)
+    ahead = exposed_data_parallel(replace(row, shares=shares), *under)
     assert float(alone[0]) == pytest.approx(0.01)
     assert float(ahead[0]) == pytest.approx(0.5 + 0.25)
 

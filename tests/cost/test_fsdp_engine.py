@@ -11,6 +11,7 @@ from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.rule import Problem
+from planner.spec.stack.engines import FullyShard
 from planner.spec.stack.kinds import AttentionKernel, StaysGathered
 from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
@@ -22,19 +23,25 @@ RATE = 2039e9 * 0.85  # of the device's memory
 
 
 @pytest.mark.parametrize(("zero", "gathers"), [(2, 4.0), (3, 4 + 4 * ONCE_MORE)])
-def test_copies_out_of_gathers_and_into_reductions(zero: int, gathers: float) -> None:
-    bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
-    more = seconds_of(SUBJECT, "dp_comm", zero) - seconds_of(bare, "dp_comm", zero)
+def test_copies_out_of_gathers_and_into_reductions(
+    zero: int, gathers: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = seconds_of(SUBJECT, "dp_comm", zero)
+    monkeypatch.setattr(FullyShard, "reduction_copies", 0.0)
+    monkeypatch.setattr(FullyShard, "gather_copies", 0.0)
+    more = whole - seconds_of(SUBJECT, "dp_comm", zero)
     # 2 + 2 bytes a gather; 2 + 4 in each of four micro-batches
     assert more == pytest.approx((4 * gathers + 6 * 4) * PARAMETERS / RATE, rel=1e-3)
 
 
-def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_than_micro_batches() -> None:
-    bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
-    more, half = (
-        seconds_of(SUBJECT, "dp_comm", 3, dp=4, pp=2) - seconds_of(one, "dp_comm", 3, dp=4, pp=2)
-        for one in (bare, with_section(SUBJECT, "communication", reduction_copies=0.0))
-    )
+def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_than_micro_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = seconds_of(SUBJECT, "dp_comm", 3, dp=4, pp=2)
+    monkeypatch.setattr(FullyShard, "reduction_copies", 0.0)
+    half = whole - seconds_of(SUBJECT, "dp_comm", 3, dp=4, pp=2)
+    monkeypatch.setattr(FullyShard, "gather_copies", 0.0)
+    more = whole - seconds_of(SUBJECT, "dp_comm", 3, dp=4, pp=2)
     # the first stage, the heavier, has three of four layers and the embedding, of which nothing stays
     assert more / half == pytest.approx((4 * 5 + 6) / 6)
 
@@ -58,7 +65,7 @@ def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() 
     assert held(waiting, lone, "loss") == held(SUBJECT, lone, "loss") == 0.0
 
 
-def test_every_layer_the_embedding_and_the_head_are_messages() -> None:
+def test_every_layer_the_embedding_and_the_head_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
     units = SUBJECT.model.num_layers + 2
     sent = {e.what: e for e in step_messages(costs(SUBJECT), config, 0) if e.axis == "dp"}
@@ -69,8 +76,8 @@ def test_every_layer_the_embedding_and_the_head_are_messages() -> None:
     )  # the head stays gathered
     carried = sent["weights"].calls * sent["weights"].size
     assert carried == pytest.approx(4 * (1 + ONCE_MORE) * 2 * PARAMETERS, rel=1e-3)
-    whole = with_section(SUBJECT, "communication", unit_messages=False)
-    of_step = [e.calls * e.sent for e in step_messages(costs(whole), config, 0) if e.what == "weights"]
+    monkeypatch.setattr(FullyShard, "unit_messages", False)
+    of_step = [e.calls * e.sent for e in step_messages(costs(SUBJECT), config, 0) if e.what == "weights"]
     assert sent["weights"].calls * sent["weights"].sent == pytest.approx(of_step[0])
 
 
@@ -105,11 +112,13 @@ def test_what_is_not_resharded_after_the_forward_pass_is_there_at_the_loss_and_i
 
 
 @pytest.mark.parametrize("stage", StaysGathered)
-def test_what_stays_is_gathered_once_in_a_micro_batch(stage: StaysGathered) -> None:
+def test_what_stays_is_gathered_once_in_a_micro_batch(
+    stage: StaysGathered, monkeypatch: pytest.MonkeyPatch
+) -> None:
     subject = with_section(SUBJECT, "engine", stays_gathered=stage)
-    subject = with_section(
-        subject, "communication", fsdp_overlap=0.0, gather_copies=0.0, reduction_copies=0.0
-    )
+    subject = with_section(subject, "communication", dp_overlap=0.0)
+    monkeypatch.setattr(FullyShard, "reduction_copies", 0.0)
+    monkeypatch.setattr(FullyShard, "gather_copies", 0.0)
     root = 2 * HEAD + 2048
     layer = (PARAMETERS - root) / 4
     stays = {"nothing": 0, "head": HEAD, "root": root, "last-layer": root + layer}[stage]
@@ -138,12 +147,11 @@ def test_8_bit_adamw_updates_one_parameter_after_the_other(optimizer: Optimizer,
 
 
 @pytest.mark.parametrize(
-    ("copies", "stays"), [(4.0, "nothing"), (0.0, "root"), (4.0, "head"), (4.0, "last-layer")]
+    ("flat", "stays"), [(False, "nothing"), (True, "root"), (False, "head"), (False, "last-layer")]
 )
-def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(copies: float, stays: str) -> None:
+def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(flat: bool, stays: str) -> None:
     """FSDP2 copies parameters out of it; FSDP1 gathers into what it uses."""
-    subject = with_section(SUBJECT, "engine", stays_gathered=StaysGathered(stays))
-    subject = with_section(subject, "communication", gather_copies=copies)
+    subject = with_section(SUBJECT, "engine", stays_gathered=StaysGathered(stays), flat_parameters=flat)
     found = {}
     for zero in (2, 3):
         row = ConfigTable.of([ParallelConfig(dp=8, zero=zero)])
@@ -153,7 +161,7 @@ def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(copies: f
         found[zero] = float(detail.memory["forward"]["gathered_parameters"][0, 0])
     root = 2 * HEAD + 2048
     layer = (PARAMETERS - root) / 4
-    buffer = (HEAD if stays == "head" else layer) * (copies > 0)
+    buffer = (HEAD if stays == "head" else layer) * (not flat)
     held = {"head": HEAD, "last-layer": root + layer}.get(stays, root)
     assert found == pytest.approx({2: 2 * (PARAMETERS + buffer), 3: 2 * (held + buffer)})
 

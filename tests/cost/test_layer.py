@@ -24,6 +24,7 @@ from planner.spec.machine.load_cluster import accelerator_names, load_accelerato
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
+from planner.spec.stack.engines import FlatShards, Megatron2022, Profiled
 from planner.spec.stack.kinds import Dispatcher
 from planner.spec.stack.losses import AnyLoss, Eager, VocabParallel
 from tests.problems import costs, dense_model, layer_of, moe_model, problem
@@ -179,7 +180,7 @@ def test_an_eager_loss_passes_over_whole_logits_on_every_tensor_rank(loss: AnyLo
 
 def test_only_an_uneven_vocabulary_slows_the_head() -> None:
     stack = problem().stack
-    unpadded = stack.model_copy(update={"limits": stack.limits.model_copy(update={"pads_vocabulary": 0})})
+    unpadded = stack.model_copy(update={"engine": FlatShards()})
     table = ConfigTable.of([ParallelConfig()])
     even, odd, padded = (
         float(costs(replace(problem(dense_model(vocab=vocab)), stack=s)).layers.edges(table).head_gemm[0])
@@ -238,7 +239,7 @@ def test_an_eager_softmax_launches_no_more_kernels_of_experts() -> None:
 
 def test_in_a_step_put_together_collectives_follow_the_host_and_nothing_is_recomputed() -> None:
     slow = load_stack("megatron-2022").host.model_copy(update={"layer_floor_tp": 0.05})
-    plain, composed = (fused_softmax_layer(composed=flag, host=slow)[0] for flag in (False, True))
+    plain, composed = (fused_softmax_layer(engine=kind(), host=slow)[0] for kind in (Megatron2022, Profiled))
     assert float(composed.time[0]) > float(plain.time[0])
     comm = float(composed.forward["tp_comm"][0] + composed.backward["tp_comm"][0])
     host = float(composed.host[0])

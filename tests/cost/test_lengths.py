@@ -13,7 +13,7 @@ from planner.errors import InputError
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig, Recompute
 from planner.spec.job import Job
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import PackedContext
+from planner.spec.stack.kinds import ContextExchange
 from tests.problems import costs, dense_model, problem
 
 SUBJECT = problem(dense_model(4), "1x1 h100", global_batch=4)
@@ -89,10 +89,13 @@ def test_a_ring_launches_no_rotation_again() -> None:
     assert step(96) - step(64) == pytest.approx(4 * 32 * 48 * LAUNCH, rel=0.02)
 
 
-def dealt(packed: PackedContext, texts: int, kind: ContextKind = ContextKind.A2A, **axes: int) -> float:
+RINGS = (ContextExchange.RING, ContextExchange.RING_2_10, ContextExchange.RING_2_17)
+
+
+def dealt(exchange: ContextExchange, texts: int, kind: ContextKind = ContextKind.A2A, **axes: int) -> float:
     """Seconds a step on four cards whose context parallelism packs `texts` a sequence."""
     subject = problem(dense_model(4), "1x4 h100", global_batch=1)
-    communication = subject.stack.communication.model_copy(update={"cp_packed": packed})
+    communication = subject.stack.communication.model_copy(update={"cp_exchange": exchange})
     stack = subject.stack.model_copy(update={"communication": communication})
     job = replace(subject.job, mean_length=subject.job.seq_len / texts, packed=True)
     config = ParallelConfig(cp=4, cp_kind=kind, **axes)
@@ -104,10 +107,10 @@ def test_packed_texts_put_in_order_one_by_one_cost_operations() -> None:
     """7.5 us for each of 40 operations forward and 32 backward, a text and half, of which a text of cp 4 has eight:
     GPT-OSS 120B took 24.39 s a step of four packs of 86 texts with pp 6, six layers a stage and nine passes deep, where
     4.49 are due without (Megatron-Bridge examples/model_verification_cards/gpt-oss-120b/card.yaml)."""
-    more = dealt(PackedContext.SINGLY, 96) - dealt(PackedContext.SINGLY, 64)
+    more = dealt(ContextExchange.RING_2_17, 96) - dealt(ContextExchange.RING_2_17, 64)
     assert more == pytest.approx(4 * 32 * 8 * 72 * 7.5e-6, rel=0.02)
-    assert dealt(PackedContext.FUSED, 96) - dealt(PackedContext.FUSED, 64) < 0.01 * more
-    ring = [dealt(way, 64, ContextKind.P2P) for way in PackedContext]
+    assert dealt(ContextExchange.RING, 96) - dealt(ContextExchange.RING, 64) < 0.01 * more
+    ring = [dealt(way, 64, ContextKind.P2P) for way in RINGS]
     assert ring[0] == ring[1] == ring[2]
 
 
@@ -117,5 +120,5 @@ def test_recomputed_attention_puts_texts_in_order_again() -> None:
         {"recompute": Recompute.SELECTIVE, "recompute_modules": core},
         {"recompute": Recompute.FULL, "recompute_layers": 4},
     ):
-        more = dealt(PackedContext.SINGLY, 96, **again) - dealt(PackedContext.SINGLY, 64, **again)
+        more = dealt(ContextExchange.RING_2_17, 96, **again) - dealt(ContextExchange.RING_2_17, 64, **again)
         assert more == pytest.approx(4 * 32 * 8 * (40 + 72) * 7.5e-6, rel=0.02)

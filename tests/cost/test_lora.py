@@ -16,6 +16,7 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import AdapterTargets, Job
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
+from planner.spec.stack.engines import States
 from planner.spec.stack.layer_code import Torch
 from tests.problems import costs, dense_model, problem
 
@@ -179,12 +180,13 @@ def layer_times(bits: int = 16, rank: int | None = 16, **kernels: Torch) -> tupl
     stack = SUBJECT.stack.model_copy(
         update={
             "kernels": SUBJECT.stack.kernels.model_copy(update=kernels),
-            "host": SUBJECT.stack.host.model_copy(update={"softness": 50.0}),
         }
     )
     job = replace(SUBJECT.job, lora_rank=rank, frozen_bits=bits)
     (layer,) = SUBJECT.model.layer_kinds
-    cost = costs(replace(SUBJECT, job=job, stack=stack)).layers.layer(layer, CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(States, "launch_softness", 50.0)
+        cost = costs(replace(SUBJECT, job=job, stack=stack)).layers.layer(layer, CONFIG)
     weight = float(cost.weight_gradient[0])
     return float(cost.forward["gemm"][0]), float(cost.backward["gemm"][0]) - weight, weight
 

@@ -147,8 +147,9 @@ def test_recomputation_frees_less_where_weight_gradients_wait() -> None:
 
 
 def test_a_pair_takes_the_longer_of_compute_and_exchange() -> None:
-    comm = load_stack("hai-llm-2024").communication
-    time = paired_time(np.array([10.0, 10.0]), np.array([4.0, 20.0]), comm)
+    share = load_stack("hai-llm-2024").communication.dispatcher.pair_share
+    assert share is not None
+    time = paired_time(np.array([10.0, 10.0]), np.array([4.0, 20.0]), share)
     assert time.tolist() == pytest.approx([10.0 + 4.0 * 20 / 132, 20.0], rel=1e-3)
 
 

@@ -137,7 +137,7 @@ def test_check_costs_the_files_gradients_and_says_what_contradicts_them(option: 
     )
     width = 4.0 if wide else 2.0
     assert plain.engine.gradient == other.engine.gradient == width
-    assert plain.communication.gradient_bytes == other.communication.gradient_bytes == width
+    assert plain.engine.sent_gradient == other.engine.sent_gradient == width
     if wide:
         answer = check_files(
             files, Question("", "2x8 h100 400G-ib", 16, stack=f"megatron-2026+{GRADIENTS_16}")

@@ -229,6 +229,16 @@ def test_packed_texts_are_exchanged_as_transformer_engine_can(
     assert "cp-packed" not in {broken.rule for broken in explain_config(config, given, rules)}
 
 
+@pytest.mark.parametrize(("stack", "legal"), [("megatron-2024", True), ("megatron-2026", False)])
+def test_mixtures_divided_without_sequence_parallelism_raise_at_their_first_step(
+    stack: str, legal: bool
+) -> None:
+    given, config = problem("qwen3-30b-a3b", stack), ParallelConfig(tp=2, dp=64)
+    for sp, fine in ((0, legal), (1, True)):
+        found = explain_config(replace(config, sp=sp), given, all_rules_for("megatron"))
+        assert ("moe-sp" not in {broken.rule for broken in found}) is fine
+
+
 @pytest.mark.parametrize(
     ("options", "kept"),
     [

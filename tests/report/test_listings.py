@@ -45,7 +45,6 @@ def test_names_to_type_are_whole(width: int) -> None:
         ("host.expert_launch", "µs"),
         ("overhead.context", "MiB"),
         ("limits.offload", "none, optimizer"),
-        ("limits.max_cp", "no limit"),
         ("kernels.float8_scales", "not set"),
     ],
 )

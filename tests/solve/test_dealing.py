@@ -4,6 +4,7 @@ another find what dealing all of them finds?"""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from planner.space.enumerate import Space, enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import CudaGraphs
 from planner.spec.rule import Problem
+from planner.spec.stack.engines import DeepSpeed
 from tests.problems import (
     costs,
     delta_model,
@@ -35,15 +37,21 @@ STACKS = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _pipelines_of_deepspeed() -> Iterator[None]:
+    """They are searched too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeepSpeed, "pipelines_programmed", False)
+        yield
+
+
 def with_stack(name: str, seed: int) -> Problem:
     chance = random.Random(seed)
     stack = load_stack(name)
-    limits = stack.limits.model_copy(update={"pipelines_tried": True})
     megatron = [hybrid_model(), delta_model(), sparse_model()] if "megatron-2026" in name else []
     model = chance.choice([dense_model(chance.choice([4, 7, 8])), moe_model(), *megatron])
     machine = chance.choice(["1x8 h100", "1x8 rtx4090", "2x8 a100 200G-ib"])
     batch, seq_len = chance.choice([8, 24, 64]), chance.choice([1024, 8192])
-    stack = stack.model_copy(update={"limits": limits})
     return problem(model, machine, seq_len=seq_len, global_batch=batch, stack=stack)
 
 

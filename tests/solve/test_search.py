@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from planner.spec.config import AXES, ConfigTable, ParallelConfig
 from planner.spec.own_run import OwnRun
 from planner.spec.rule import Problem
 from planner.spec.stack import Calibration
+from planner.spec.stack.engines import DeepSpeed
 from tests.problems import costs, dense_model, moe_model, problem
 
 STACKS = (
@@ -33,6 +34,14 @@ STACKS = (
     "deepspeed-2025",
     "fsdp1-2023",
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pipelines_of_deepspeed() -> Iterator[None]:
+    """They are searched too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeepSpeed, "pipelines_programmed", False)
+        yield
 
 
 def random_problem(seed: int) -> Problem:
@@ -49,10 +58,7 @@ def random_problem(seed: int) -> Problem:
     machine = chance.choice(["1x8 h100", "1x8 a100", "2x8 h100 400G-ib", "3x8 h100 400G-ib"])
     seq_len, batch = chance.choice([2048, 4096, 16384]), chance.choice([8, 16, 24, 48])
     stack = load_stack(chance.choice(STACKS))
-    limits = stack.limits.model_copy(update={"pipelines_tried": True})
-    return problem(
-        model, machine, seq_len=seq_len, global_batch=batch, stack=stack.model_copy(update={"limits": limits})
-    )
+    return problem(model, machine, seq_len=seq_len, global_batch=batch, stack=stack)
 
 
 def brute_force(space: Enumeration, cost: CostTable, limit: float) -> np.ndarray:

@@ -45,7 +45,7 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
         (t, c, p)
         for t in divisors_by_hand(devices)
         for c in divisors_by_hand(devices)
-        for p in (divisors_by_hand(devices) if subject.stack.limits.pipelines_tried else [1])
+        for p in (divisors_by_hand(devices) if subject.stack.pipelines_tried else [1])
         if devices % (t * c * p) == 0
     ):
         dp = devices // (tp * cp * pp)
@@ -193,7 +193,6 @@ def legal_by_hand(row: ParallelConfig, subject: Problem) -> bool:
         and (row.vpp == 1 or (row.pp > 1 and row.num_microbatches % row.pp == 0))
         and job.global_batch == row.dp * row.micro_batch * row.num_microbatches
         and (row.sp == 0 or (row.tp > 1 and job.seq_len % (row.tp * row.cp) == 0))
-        and (moe is None or row.tp == 1 or row.sp == 1 or not limits.moe_needs_sp)
         and (moe is None or moe.experts % row.ep == 0)
         and (row.etp == 1 or (moe is not None and moe.expert_ffn % row.etp == 0))
         and (row.tp * row.cp * row.dp) % (row.ep * row.etp) == 0
@@ -426,7 +425,7 @@ def test_selective_recomputation_only_where_the_model_has_its_modules() -> None:
     sparse = problem(only)
     assert selections(sparse)
     assert not any("mlp" in names for names in selections(sparse))
-    limits = sparse.stack.limits.model_copy(update={"selective_recompute": ("mlp",), "recompute_modules": ()})
+    limits = sparse.stack.limits.model_copy(update={"recompute": ("mlp",)})
     stack = sparse.stack.model_copy(update={"limits": limits})
     assert selections(problem(dense_model(), stack=stack)) == {("mlp",)}
     assert selections(replace(sparse, stack=stack)) == set()

@@ -22,7 +22,8 @@ from planner.spec.config import (
 from planner.spec.residual import AttentionResiduals
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, Stack
-from planner.spec.stack.kinds import PipelineSplit, RecomputedLayers
+from planner.spec.stack.engines import Xla
+from planner.spec.stack.kinds import ContextExchange, KeyValueHeads, PipelineSplit, RecomputedLayers
 from tests.problems import (
     dense_model,
     hybrid_model,
@@ -49,15 +50,20 @@ def limited(name: str = "megatron-2026", **changes: object) -> Stack:
     )
 
 
+def communicating(**changes: object) -> Stack:
+    stack = load_stack("megatron-2026")
+    return stack.model_copy(update={"communication": stack.communication.model_copy(update=changes)})
+
+
 def on(stack: Stack, moe: bool = False) -> Problem:
     return replace(MOE if moe else DENSE, stack=stack)
 
 
 GREEDY = replace(DENSE, stack=load_stack("nanotron-2024"))
 EVEN = replace(DENSE, stack=load_stack("megatron-2026").model_copy(update={"split": PipelineSplit.EVEN}))
-NO_COPIES = on(limited(kv_heads_below_tp=False))
+NO_COPIES = on(communicating(key_value_heads=KeyValueHeads.REFUSED))
 UNPADDED = replace(
-    on(limited(pads_vocabulary=0)),
+    on(load_stack("megatron-2026").model_copy(update={"engine": Xla()})),
     model=dense_model(vocab=32001),
 )
 ANY = on(limited(schedules=SCHEDULE_LABELS))
@@ -95,11 +101,15 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "ffn-tp": (DENSE, {"tp": 5}, ("7168", "tp=5")),
     "vocabulary-tp": (UNPADDED, {}, ("32001", "tp=2")),
     "sequence-cp": (replace(DENSE, job=replace(DENSE.job, seq_len=4100)), {"cp": 4}, ("4100", "cp=4")),
-    "cp-supported": (on(limited(max_cp=1)), {"cp": 2}, ("up to 1", "cp=2")),
-    "pp-supported": (on(limited(max_pp=1)), {}, ("up to 1", "pp=2")),
+    "cp-supported": (
+        on(communicating(cp_exchange=ContextExchange.NONE)),
+        {"cp": 2},
+        ("no context parallelism", "cp=2"),
+    ),
+    "pp-supported": (on(limited(schedules=())), {}, ("no pipelines", "pp=2")),
     "batch-dp": (replace(DENSE, job=replace(DENSE.job, global_batch=62)), {}, ("62", "dp=4")),
     "vpp-pp": (DENSE, {"pp": 1, "vpp": 2}, ("pp=1", "vpp=2")),
-    "vpp-supported": (on(limited(interleaving=False)), {"vpp": 2}, ("vpp=2",)),
+    "vpp-supported": (on(limited(schedules=("1f1b",))), {"vpp": 2}, ("vpp=2",)),
     "layers-pp": (EVEN, {"pp": 3}, ("8", "evenly", "pp=3 vpp=1")),
     "nearly-equal-chunks": (
         replace(DENSE, model=dense_model(14)),
@@ -117,7 +127,6 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         {"tp": 4},
         ("4098", "tp=4", "cp=1"),
     ),
-    "moe-sp": (MOE, {"sp": 0}, ("tp=2", "sp=0")),
     "batch": (DENSE, {"micro_batch": 3}, ("64", "dp=4", "micro_batch=3")),
     "interleaving-remainder": (DENSE, {"vpp": 2, "num_microbatches": 7}, ("pp=2", "micro-batches=7")),
     "schedule-supported": (DENSE, {"schedule": Schedule.ZB_H1}, ("1f1b, interleaved", "schedule=zb-h1")),
@@ -154,12 +163,12 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("recompute_layers=3", "vpp=2"),
     ),
     "recompute-selective": (
-        on(limited(selective_recompute=())),
+        on(limited(recompute=())),
         {"recompute": int(Recompute.SELECTIVE)},
         ("does not recompute single modules",),
     ),
     "recompute-modules-supported": (
-        on(limited(selective_recompute=("mlp",), recompute_modules=())),
+        on(limited(recompute=("mlp",))),
         {"recompute": int(Recompute.SELECTIVE), "recompute_modules": 5},
         ("recomputes mlp alone", "recompute_modules=core_attn+layernorm"),
     ),

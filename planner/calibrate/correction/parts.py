@@ -42,8 +42,7 @@ PARTS: Final = (
     Part("step_collectives", "time of data parallelism and between stages",
          ("communication.p2p_exposed", "communication.dp_time"), 0.3),
     Part("host", "CPU time to launch a layer",
-         ("host.layer_floor", "host.layer_floor_tp", "host.moe_layer_floor", "host.layer_floor_tp_nodes",
-          "host.pipeline_tp_floor"), 0.4),
+         ("host.layer_floor", "host.layer_floor_tp", "host.moe_layer_floor"), 0.4),
     Part("overhead", "time of a step outside its layers", ("host.step_overhead", "host.tensor_update"), 1.0),
 )  # fmt: skip
 COMMON: Final = 0.05  # how far all parts are expected to differ together [log]

@@ -55,9 +55,7 @@ def _links(seen: Observation, **factors: float) -> Observation:
 
 
 def _no_overlap(seen: Observation, severity: float) -> Observation | None:
-    comm = seen.problem.stack.communication.model_copy(
-        update={"dp_overlap": 0.0, "fsdp_overlap": 0.0, "cp_overlap": 0.0, "ep_overlap": 0.0}
-    )
+    comm = seen.problem.stack.communication.model_copy(update={"dp_overlap": 0.0, "ep_overlap": 0.0})
     return _with_stack(seen, seen.problem.stack.model_copy(update={"communication": comm}))
 
 

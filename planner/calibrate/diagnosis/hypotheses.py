@@ -146,9 +146,17 @@ def model_flops(seen: Observation, convention: MfuConvention | None = None) -> f
     return per_token * problem.job.tokens_per_step / problem.cluster.num_devices
 
 
+NEVER: Final = "9999"
+# Frameworks whose logs count causal attention at half, from this year's stacks on: Megatron-LM from core_v0.12.0
+# training/training.py num_floating_point_operations, NeMo utils/flops_formulas.py; torchtitan models/utils.py, 6 x
+# layers x heads x width x length. Others count it in full.
+_HALF_ATTENTION_FROM: Final = {"megatron": "2025", "torchtitan": "2026"}
+
+
 def logged_convention(stack: Stack) -> MfuConvention:
     """What the TFLOP/s and MFU of a stack's log count."""
-    return MfuConvention.CAUSAL_HALF if stack.logs_half_attention else MfuConvention.FULL_SQUARE
+    half = stack.released >= _HALF_ATTENTION_FROM.get(stack.framework, NEVER)
+    return MfuConvention.CAUSAL_HALF if half else MfuConvention.FULL_SQUARE
 
 
 def peak_of(seen: Observation) -> float:

@@ -7,7 +7,7 @@ host.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,13 @@ def casts_of(problem: Problem) -> Casts | None:
     return casts.gathered() if gathers_float8(problem) else casts
 
 
+# Over other products of its stacks on Blackwell: torch._grouped_mm in bf16 takes 1.36 times the products of the tables
+# on B200 (1.18 to 1.66; 20 forward and backward passes that torchao's prototype/moe_training/README.md has had since
+# 0.13) and 1.15 on H100 (1.10 to 1.20; torchao pull requests 2490, 2756), over the 1.1 of all; its mxfp8 takes 0.87 to
+# 1.2 there (the same README).
+TORCH_GROUPED: Final = 1.2
+
+
 class ProductModel:
     """Device seconds of products, for a table of distinct keys."""
 
@@ -137,9 +144,9 @@ class ProductModel:
 
     def _grouped_factor(self, form: Dtype) -> float:
         """Time of a grouped product of this format over that of the stack's others [1]."""
-        compute, device = self.rates.problem.stack.compute, self.rates.problem.cluster.accelerator
-        own = compute.grouped_gemm_16_bit.get(device.architecture, 1.0) if form in HALF else 1.0
-        return compute.grouped_gemm * own
+        stack, device = self.rates.problem.stack, self.rates.problem.cluster.accelerator
+        own = stack.engine.groups_by_torch and form in HALF and device.architecture is Architecture.BLACKWELL
+        return stack.compute.grouped_gemm * (TORCH_GROUPED if own else 1.0)
 
     def _multiplies_rows_slowly(self) -> bool:
         """Do products whose operands have a scale a row run slower than those of one a tensor? On Hopper."""

@@ -20,8 +20,6 @@ Array = NDArray[np.float64]
 
 
 HALF = (Dtype.FP16, Dtype.BF16)
-# XLA pads the operands of such products itself (openxla/xla@fde6a3f xla/service/gpu/cublas_padding_requirements.h)
-_PADDED_INSIDE = ("maxtext",)
 
 
 class DeviceRates:
@@ -84,7 +82,7 @@ class DeviceRates:
 
     def meets_rows(self) -> bool:
         """Do 16-bit products reach cuBLAS with rows as long as the model makes them?"""
-        plain = self.problem.stack.framework not in _PADDED_INSIDE
+        plain = not self.problem.stack.engine.pads_products
         return plain and self.problem.cluster.accelerator.architecture.is_nvidia
 
     @property

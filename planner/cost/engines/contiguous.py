@@ -21,7 +21,7 @@ from planner.cost.memory.moments import (
     update_temporaries,
 )
 from planner.spec.job import Job, Optimizer
-from planner.spec.stack.engines import Contiguous, States, Xla
+from planner.spec.stack.engines import Megatron2022, States
 
 Array = NDArray[np.float64]
 Settings = TypeVar("Settings", bound=States)
@@ -82,19 +82,19 @@ class LastingEngine(Engine[Settings]):
         ]
 
 
-class ContiguousEngine(LastingEngine[Contiguous]):
-    """Megatron's distributed optimizer."""
-
-    @property
-    def second_gradient(self) -> float:
-        return self.states.gradient_accumulator
+class BufferedEngine(LastingEngine[Settings]):
+    """Megatron's optimizers, and those that reduce as it does."""
 
     def update_bytes(self, job: Job) -> float:
         return megatron_update_bytes(self.states, job)
 
 
-class XlaEngine(LastingEngine[Xla]):
-    """One compiled program; its shards of fp32 weights are cast when they are gathered."""
+class Megatron2022Engine(BufferedEngine[Megatron2022]):
+    """Megatron's of 2021 and 2022, and Megatron-DeepSpeed's."""
+
+    @property
+    def second_gradient(self) -> float:
+        return self.states.gradient_accumulator
 
 
 def megatron_update_bytes(states: States, job: Job) -> float:

@@ -153,5 +153,5 @@ class Engine(ABC, Generic[Settings]):
         """Reductions of gradients and gathers of sharded weights in a step (n,); `again`: gathers for the backward pass
         over those for the forward pass [1]."""
         zero, m = table["zero"], table["num_microbatches"].astype(float)
-        every = zero >= (2 if self.stack.communication.reduce_per_microbatch else 3)
+        every = zero >= self.states.reduced_in_each_from
         return np.where(every, m, 1.0), np.where(zero >= 3, (1.0 + again) * m, 0.0)

@@ -71,24 +71,22 @@ def _units(x: MemoryInputs, stack: Stack, states: FullyShard, grown: Array, fres
     w, g = x.weight_bytes, x.trained * WEIGHT_GRADIENT
     inner = w if x.narrow_gathered is None else x.narrow_gathered
     whole = inner * (total - x.outer) + w * x.outer
-    outer = total if states.one_unit else x.outer
-    unit = np.zeros_like(total) if states.one_unit else np.minimum(x.unit[:, None], total - x.outer)
+    outer, unit = x.outer, np.minimum(x.unit[:, None], total - x.outer)
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
     kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
-    grew = np.where(sharded & states.one_unit, g * (total - x.outer), grown - outer_shard)
     part = gradients_kept(x) * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
-    last = whole if states.one_unit else inner * unit
-    if states.stays_gathered is StaysGathered.HEAD and not states.one_unit:
+    last = inner * unit
+    if states.stays_gathered is StaysGathered.HEAD:
         last = np.where(x.head > 0, w * x.head, last)
     return _Units(
         weights=inner * unit, gradients=g * unit, scatter=reduced * unit,
-        shard=grew / np.maximum(x.layers, 1.0),
-        outer_weights=whole if states.one_unit else w * outer,
+        shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
+        outer_weights=w * outer,
         outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
         outer_unreduced=np.maximum(g * outer, part + g * np.where(x.head > 0, x.head, x.outer)),
         all_weights=whole, head_gradient=kept_head * x.head,
-        last_buffer=last if stack.communication.gather_copies else np.zeros_like(total),
+        last_buffer=last if states.gather_copies else np.zeros_like(total),
     )  # fmt: skip
 
 
@@ -99,7 +97,7 @@ class _Step:
         self.x, self.states = x, states
         self.zero, self.waits = x.zero[:, None], x.waits_whole[:, None] > 0
         self.static, self.kept, self.fresh = static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
-        whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
+        whole = x.trained * states.sent_gradient * (x.dense + x.expert)
         self.last = x.reduces_last[:, None] & ~self.waits
         self.grown = np.where(self.waits | self.last, whole, self.kept)
         self.u = u = _units(x, stack, states, self.grown, self.fresh)
@@ -136,17 +134,12 @@ class _Step:
         """The forward pass through the layers and the head, and the loss."""
         x, u, before, fully = self.x, self.u, self.before, self.u.all_weights
         again_2 = np.where(self.waits, self.fresh, 1.0)  # whether stage 2 gathers in this forward pass
-        # of units the backward pass, which holds as many and a layer's gradients, needs more than a layer's forward
-        beside, at_work = (
-            (u.last_buffer, np.maximum(self.stream, np.asarray(x.layer_forward)[..., None]))
-            if self.states.one_unit else (self.none, self.stream)
-        )  # fmt: skip
         # a step's first layer is gathered while the outer unit's buffer is there
         first_gather = np.where(u.last_buffer > 0, 2 * u.outer_weights + 2 * u.weights, self.none)
         logits = x.head_inputs + x.head_kept + x.head_transient
         return [
-            self.moment("forward", self.less, u.weights + u.outer_weights + 2 * u.weights + beside,
-                        fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
+            self.moment("forward", self.less, u.weights + u.outer_weights + 2 * u.weights,
+                        fully + 2 * u.weights * again_2, before, working_set=self.stream),
             self.moment("forward", None, first_gather, first_gather, before, working_set=self.stream),
             self.moment("forward", self.held, self.in_head + u.last_buffer, fully + u.last_buffer * again_2,
                         before, behind_layers=True, logits=x.head_forward + self.none),
@@ -287,7 +280,7 @@ class FullyShardEngine(Engine[FullyShard]):
         layer's, which is asked for before the former is free (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
         foreach_all_gather)."""
         idle = (1.0 - x.accumulates) * gradients_kept(x)
-        if self.stack.communication.gather_copies:
+        if self.states.gather_copies:
             width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
             pool = x.weight_bytes * x.outer + width * x.unit[:, None]
             idle = idle + np.where(x.zero[:, None] >= 2, pool, 0.0)
@@ -307,7 +300,7 @@ class FullyShardEngine(Engine[FullyShard]):
             width = min(width, FROZEN_BYTES[job.frozen_bits])
         if narrow_weights(problem) is not None:  # gathered in several widths
             width = 0.0
-        wire = self.stack.communication.gradient_bytes
+        wire = self.states.sent_gradient
         gradients = np.where(piled & earlier, trained * wire, 0.0)
         return gradients + np.where(zero == 2, width, 0.0), earlier & ~piled
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.engines.contiguous import ContiguousEngine, XlaEngine
+from planner.cost.engines.contiguous import BufferedEngine, LastingEngine, Megatron2022Engine
 from planner.cost.engines.deepspeed import DeepSpeedEngine
 from planner.cost.engines.engine import Engine
 from planner.cost.engines.fully_shard import FullyShardEngine
@@ -18,11 +18,15 @@ from planner.cost.memory.state_bytes import StateBytes
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.engines import (
+    AllReduced,
     Contiguous,
     DeepSpeed,
+    FlatShards,
     FullyShard,
+    Megatron2022,
     MegatronFsdp,
     Nanotron,
+    Profiled,
     States,
     Xla,
 )
@@ -30,7 +34,8 @@ from planner.spec.stack.engines import (
 Array = NDArray[np.float64]
 
 _ENGINES: Final[dict[type[States], type[Engine[Any]]]] = {
-    Contiguous: ContiguousEngine, Nanotron: NanotronEngine, Xla: XlaEngine, FullyShard: FullyShardEngine,
+    Contiguous: BufferedEngine, Megatron2022: Megatron2022Engine, Profiled: BufferedEngine, AllReduced: BufferedEngine,
+    Nanotron: NanotronEngine, Xla: LastingEngine, FlatShards: LastingEngine, FullyShard: FullyShardEngine,
     DeepSpeed: DeepSpeedEngine, MegatronFsdp: MegatronFsdpEngine,
 }  # fmt: skip
 

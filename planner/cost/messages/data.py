@@ -54,9 +54,9 @@ def data_messages(
     Hybrid sharding gathers and scatters within groups of consecutive ranks, then all-reduces every shard over the
     groups (Zhao 2023, arXiv 2304.11277, section 3.2.2).
     """
-    comm, cluster = problem.stack.communication, problem.cluster
+    states, cluster = problem.stack.engine, problem.cluster
     t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
-    gradient, bucket = comm.gradient_bytes, problem.stack.engine.reduced_elements
+    gradient, bucket = states.sent_gradient, states.reduced_elements
     replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
     shared = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
     sides = (("dp", t, replicas, shared[0]), ("edp", e * et, expert_replicas, shared[1]))
@@ -64,19 +64,19 @@ def data_messages(
     scatter, reduce, gather = list[Message](), list[Message](), list[Message]()
     for size, whole, part, (axis, inner, ranks, shards) in loads if problem.model.is_moe else loads[:1]:
         everyone, inside = (group_links(inner, group, cluster) for group in (ranks, shards))
-        sent = np.where(size > 0, np.maximum(load.units, 1.0), 1.0) if comm.unit_messages else 1.0
-        if comm.owner_messages:  # of no more ranks than there are tensors
+        sent = np.where(size > 0, np.maximum(load.units, 1.0), 1.0) if states.unit_messages else 1.0
+        if states.owners_broadcast:  # of no more ranks than there are tensors
             tensors = sum(trained_tensors(problem.model, problem.job))
             sent = np.where(size > 0, np.clip(tensors / keys["pp"], 1.0, ranks), 1.0)
         filled = np.maximum(size / bucket, 1.0) if bucket else 1.0  # all-reduced bucket by bucket
         own = Message(
             axis, CollectiveKind.REDUCE_SCATTER, "gradients", gradient * size / sent, inside, rates, 0.0, sent,
-            HiddenBy.STAGE, least=0.0, factor=comm.dp_time,
+            HiddenBy.STAGE, least=0.0, factor=problem.stack.communication.dp_time,
         )  # fmt: skip
         scatter.append(own)
         of_all = replace(own, kind=CollectiveKind.ALL_REDUCE, links=everyone)
         reduce.append(replace(of_all, size=gradient * size / filled, backward=filled))
-        kind = CollectiveKind.BROADCAST if comm.owner_messages else CollectiveKind.ALL_GATHER
+        kind = CollectiveKind.BROADCAST if states.owners_broadcast else CollectiveKind.ALL_GATHER
         once_more = np.divide(part, whole, out=np.ones_like(whole), where=whole > 0)
         gather.append(
             replace(
@@ -115,11 +115,11 @@ def bucket_message(
 ) -> Message:
     """Reductions of so many trained parameters, of dense and expert ones in one bucket, in so many calls (k,)."""
     t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
-    comm, group = problem.stack.communication, group_links(t, copies * d * c, problem.cluster)
-    size = comm.gradient_bytes * trained / calls
+    group = group_links(t, copies * d * c, problem.cluster)
+    size = problem.stack.engine.sent_gradient * trained / calls
     return Message(
         "dp", CollectiveKind.REDUCE_SCATTER, "gradients", size, group, rates, 0.0, calls, HiddenBy.STAGE,
-        least=0.0, factor=comm.dp_time,
+        least=0.0, factor=problem.stack.communication.dp_time,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ HYBRIDEP_BASE = 70e-6
 
 def dispatch_share(comm: Communication, width: float) -> float:
     """Bytes of a token on its way to experts, over those on its way back, which are of `width` bytes a value [1]."""
-    return comm.dispatch_bytes / width if comm.dispatch_bytes else 1.0
+    return (comm.dispatcher.sent_bytes or width) / width
 
 
 def shards_reached(stack: Stack, et: ArrayLike) -> Array:
@@ -46,7 +46,7 @@ def shards_reached(stack: Stack, et: ArrayLike) -> Array:
     all-gather, over the same ranks. torchtitan's experts are cut over tp where there is no expert parallelism alone,
     and nothing is dispatched.
     """
-    beyond = stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
+    beyond = not stack.communication.dispatcher.exchanges_all
     whole = beyond and not stack.engine.divides_experts_over_tp
     return np.asarray(et, dtype=float) if whole else np.ones_like(np.asarray(et, dtype=float))
 

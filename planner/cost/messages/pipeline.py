@@ -28,7 +28,7 @@ def boundary_messages(
     parallelism or where ranks scatter what they send; its gradient goes the other way."""
     t, c, d, p = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "pp"))
     tiers, width = problem.cluster.tiers, t * c * d
-    scatters = problem.stack.communication.p2p_scatters
+    scatters = problem.stack.engine.scatters_shares
     size = boundary_bytes(problem, keys) / (t if scatters else np.where(keys["sp"] > 0, t, 1.0))
     among = np.clip(width * p, 2.0, tiers[0].size)  # ranks of a domain that send at once
     found = []
@@ -49,7 +49,7 @@ def boundary_bytes(problem: Problem, keys: ConfigTable) -> Array:
 def gathers_behind_boundary(problem: Problem, rates: LinkRates, keys: ConfigTable) -> tuple[Message, ...]:
     """The tp ranks of a stage put together a message that each received a share of, where they scatter what they send
     (Narayanan 2021, arXiv 2104.04473, section 4.1); under sequence parallelism the next layer does."""
-    if not problem.stack.communication.p2p_scatters:
+    if not problem.stack.engine.scatters_shares:
         return ()
     group = group_links(1.0, keys["tp"].astype(float), problem.cluster)
     scattered = (keys["sp"] == 0) & (keys["pp"] > 1)

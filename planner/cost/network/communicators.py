@@ -64,7 +64,7 @@ def communicator_bytes(
     inside = width * p <= domain
     neighbours = _peers(np.minimum(p - 1.0, 2.0), inside, cluster)
     pipeline = np.where(p > 1, np.where(inside, neighbours, NET_POOL), 0.0)
-    if dispatcher is Dispatcher.ALL_TO_ALL:
+    if dispatcher.exchanges_all:
         within = e <= domain
         experts = _peers(np.minimum(e, domain) - 1.0, within, cluster) + np.where(within, 0.0, NET_POOL)
     elif dispatcher is Dispatcher.ALL_GATHER:

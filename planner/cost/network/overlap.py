@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.stack.time import Communication
-
 Array = NDArray[np.float64]
 
 
@@ -24,11 +22,11 @@ def soft_maximum(a: Array, b: Array | float, softness: float) -> Array:
     return high * (1.0 + ratio**softness) ** (1.0 / softness)
 
 
-def paired_time(compute: Array, exchange: Array, comm: Communication) -> Array:
+def paired_time(compute: Array, exchange: Array, share: float) -> Array:
     """A forward and a backward pass of two micro-batches run as one, each exchanging tokens while the other computes:
     max(exchange, compute + s exchange) [s].
 
-    While they communicate, a share s of the compute units is taken from compute: 20 of an H800's 132 in DeepSeek-V3
-    (arXiv 2412.19437, sections 3.2.1 and 3.2.2). Compute that is bound by memory slows down less.
+    While they communicate, a `share` s of the compute units is taken from compute (`Dispatcher.pair_share`). Compute
+    that is bound by memory slows down less.
     """
-    return np.maximum(exchange, compute + (comm.pair_sm_share or 0.0) * exchange)
+    return np.maximum(exchange, compute + share * exchange)

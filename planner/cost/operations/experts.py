@@ -171,7 +171,7 @@ def _permuted(moe: Moe, run: Run) -> tuple[Amount, Amount]:
 
     def fused(x: LayerShape) -> Array:
         # a rank alone in its group has nothing to send and keeps NCCL's dispatcher
-        sorts = (n / x.e > 1) & ((run.dispatcher is Dispatcher.ALL_TO_ALL) | (x.e * x.et <= 1))
+        sorts = (n / x.e > 1) & (run.dispatcher.exchanges_all | (x.e * x.et <= 1))
         passes = PERMUTE_PASSES + np.where(sorts, CHUNK_PASSES, 0.0)
         passes = passes + WEIGHING_PASSES * run.kernels.code.eager
         moved = act * x.routed_tokens * moe.mean_k * x.et * width * passes

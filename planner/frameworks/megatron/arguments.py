@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from planner.catalog.stack_options import FUSED_EXPERTS, SEPARATOR, TP_SERIAL
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
@@ -212,7 +214,7 @@ def _data_parallel(launch: Launch, version: str) -> list[Option]:
 def gathers_aside(launch: Launch) -> bool:
     """Are updated weights gathered during the next forward pass? Megatron-FSDP does nothing else."""
     stack = megatron_stack(launch)
-    late = stack is not None and stack.communication.gathers_after_step
+    late = stack is not None and stack.engine.gathers_after_step(np.array(launch.config.zero)).item()
     return uses_fsdp(launch) or (launch.config.zero > 0 and not late)
 
 

@@ -17,7 +17,6 @@ from planner.frameworks.framework import ParsedConfig
 from planner.spec.config import ParallelConfig
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.rule import Problem, Violation
-from planner.spec.stack.engines import EngineKind
 
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 # what Megatron-Bridge's recipes set where several streams run beside one another
@@ -60,13 +59,13 @@ def recommended(parsed: ParsedConfig, config: ParallelConfig, problem: Problem) 
     )
 
 
-def _sharded(parsed: ParsedConfig) -> bool:
+def _sharded(parsed: ParsedConfig, problem: Problem) -> bool:
     """Is it Megatron-FSDP, or PyTorch's FSDP2?"""
-    return parsed.engine is EngineKind.MEGATRON_FSDP or parsed.axes.get("zero", 0) >= 2
+    return problem.stack.engine.units_apart or parsed.axes.get("zero", 0) >= 2
 
 
 def _one_queue(parsed: ParsedConfig, config: ParallelConfig, problem: Problem) -> bool:
-    exempt = _sharded(parsed) or EXPERTS_OVERLAPPED in parsed.stack_options
+    exempt = _sharded(parsed, problem) or EXPERTS_OVERLAPPED in parsed.stack_options
     older = problem.cluster.accelerator.architecture is not Architecture.BLACKWELL
     return older and not exempt and (config.tp > 1 or config.cp > 1)
 
@@ -89,8 +88,8 @@ def _costs(parsed: ParsedConfig, config: ParallelConfig, problem: Problem) -> tu
             f"{CONNECTIONS} is 1: before Blackwell expert all-to-all hides under compute with several queues, as it "
             f"is modelled; {SEVERAL} lets it, at the cost of what tp and cp hide",
         )
-    if (beside or _sharded(parsed)) and divided and value != "1":
-        what = "FSDP" if _sharded(parsed) else "expert all-to-all"
+    if (beside or _sharded(parsed, problem)) and divided and value != "1":
+        what = "FSDP" if _sharded(parsed, problem) else "expert all-to-all"
         return (
             f"{CONNECTIONS} is {value[:20]}, which lets {what} overlap: before Blackwell messages of tp and cp hide "
             "under compute with 1 alone, as they are modelled",

@@ -32,16 +32,27 @@ from planner.spec.config import (
 )
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import Dispatcher, PackedContext
+from planner.spec.stack.kinds import ContextExchange, Dispatcher
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
 FP8_WIDTH: Final = 16
 _PACKED_KINDS: Final = {
-    PackedContext.RING: (ContextKind.P2P,),
-    PackedContext.SINGLY: (ContextKind.P2P, ContextKind.A2A),
-    PackedContext.FUSED: tuple(ContextKind),
+    ContextExchange.RING_2_10: (ContextKind.P2P,),
+    ContextExchange.RING_2_17: (ContextKind.P2P, ContextKind.A2A),
 }
+MOE_CHECKED: Final = "2025"  # from this year on stacks are of releases that raise at the first step
+
+
+def _packed_kinds(problem: Problem) -> tuple[ContextKind, ...]:
+    """What packed texts can be exchanged by."""
+    return _PACKED_KINDS.get(problem.stack.communication.cp_exchange, tuple(ContextKind))
+
+
+def _moe_sp(columns: Columns, problem: Problem) -> Mask:
+    if not problem.model.is_moe or problem.stack.released < MOE_CHECKED:
+        return every_row(columns)
+    return (columns["tp"] == 1) | (columns["sp"] == 1)
 
 
 def _context_kinds(columns: Columns, problem: Problem) -> IntColumn:
@@ -59,7 +70,7 @@ def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
 
 def _packed_context(columns: Columns, problem: Problem) -> Mask:
     """Behind indexers Megatron-Core gathers keys itself."""
-    ways = _PACKED_KINDS[problem.stack.communication.cp_packed]
+    ways = _packed_kinds(problem)
     if not problem.job.packed or any(a.sparse for a in problem.model.attentions):
         return every_row(columns)
     return (columns["cp"] == 1) | np.isin(_context_kinds(columns, problem), [int(kind) for kind in ways])
@@ -233,12 +244,17 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)}, told=("tp", "cp"),
     ),
     Rule(
+        "moe-sp", ("tp", "sp"), _moe_sp,
+        "MoE layers with tp above 1 need sequence parallelism",
+        "set sp=1", "Megatron-LM MoELayer.forward (raised at the first step)", told=("tp", "sp"),
+    ),
+    Rule(
         "cp-packed", ("cp", "cp_kind"), _packed_context,
         "packed documents are exchanged by {ways} in the stack's Transformer Engine",
         f"ask for one of these ({option('set', 'cp_kind=...')}), set cp=1, or take a newer stack",
         "Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py: all-to-all from 2.11 on "
         "(a75da0c), all-gather from 2.18 on (7010118)",
-        lambda p: {"ways": " or ".join(k.label for k in _PACKED_KINDS[p.stack.communication.cp_packed])},
+        lambda p: {"ways": " or ".join(k.label for k in _packed_kinds(p))},
         told=("cp", "cp_kind"),
     ),
     Rule(

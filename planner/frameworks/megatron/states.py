@@ -32,7 +32,7 @@ from planner.frameworks.megatron.hybrid import PATTERNS
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.engines import MegatronFsdp
+from planner.spec.stack.engines import AnyEngine
 
 STRATEGIES: Final = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 
@@ -42,9 +42,9 @@ def megatron_stack(launch: Launch) -> Stack | None:
     return launch.stack_of("megatron")
 
 
-def fsdp_of(stack: Stack | None) -> MegatronFsdp | None:
+def fsdp_of(stack: Stack | None) -> AnyEngine | None:
     """The settings of Megatron-FSDP, where it is a stack's engine."""
-    return stack.engine if stack is not None and isinstance(stack.engine, MegatronFsdp) else None
+    return stack.engine if stack is not None and stack.engine.units_apart else None
 
 
 def uses_fsdp(launch: Launch) -> bool:
@@ -69,7 +69,7 @@ def fsdp_options(launch: Launch, version: str) -> list[Option]:
         options.append(("--init-model-with-meta-device",))
     if fsdp.gradient == 4.0 and version != "0.16.1":
         options.append(("--megatron-fsdp-main-grads-dtype", "fp32"))
-    return options + [("--fsdp-double-buffer",)] * fsdp.double_buffer
+    return options + [("--fsdp-double-buffer",)] * fsdp.buffers_twice
 
 
 def keeps_narrow_parameters(launch: Launch) -> bool:

@@ -238,7 +238,7 @@ def _sharding(launch: Launch) -> dict[str, Any]:
     if copies := state_copies(launch):
         fields["ddp.num_distributed_optimizer_instances"] = copies
     if (fsdp := fsdp_of(stack)) is not None:
-        fields["ddp.fsdp_double_buffer"] = fsdp.double_buffer
+        fields["ddp.fsdp_double_buffer"] = fsdp.buffers_twice
         fields["model.init_model_with_meta_device"] = zero >= 1
         if fsdp.gradient == 4.0:
             fields[MAIN_GRADIENTS] = "torch.float32"

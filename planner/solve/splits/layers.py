@@ -150,7 +150,7 @@ class LayerCosts:
         """The whole step where all but stragglers take `subtotal` [s]."""
         problem = self.model.problem
         own = float(measured_factor(problem, ConfigTable.of([self.config]))[0])
-        lost = straggling(np.array(subtotal), float(problem.cluster.num_nodes), problem.stack.communication)
+        lost = straggling(np.array(subtotal), problem)
         return own * (subtotal + float(lost))
 
     def subtotal(self, step_time: float) -> float:
@@ -206,7 +206,6 @@ class Beside:
         pipelines = replace(own.pipelines, of_row=own.pipelines.of_row[same])
         self.stems = StemModel(own.model, even, own.layers, pipelines, shards, least=True)
         self.batch = self.stems.batch(stem.take(same), slice(0, number), memory=False)
-        self.comm = costs.model.problem.stack.communication
 
     def seconds(self, level: Index, slowest: Array, deepest: Array) -> Array:
         """Of rows, the `level`-th of those (k,), where the slowest rank takes `slowest` for a micro-batch and the
@@ -216,5 +215,5 @@ class Beside:
         if batch.offload.any():
             none, m = np.zeros(len(level)), batch.data.microbatches[level]
             host, waits = self.stems.host_transfer(batch, level, none, slowest, m)
-        exposed = exposed_data_parallel(batch.data.take(level), slowest + waits, deepest, self.comm)
+        exposed = exposed_data_parallel(batch.data.take(level), slowest + waits, deepest)
         return np.asarray(exposed + host + batch.copies[level] + batch.once[level] + batch.overhead[level])

@@ -17,7 +17,7 @@ from planner.spec.stack import Stack
 COMPILES: Final = ("maxtext",)  # frameworks whose steps XLA compiles
 _NO_LAUNCHES: Final = {
     "layer_floor": 0.0, "layer_floor_tp": 0.0, "moe_layer_floor": 0.0, "expert_launch": 0.0,
-    "layer_floor_tp_nodes": 0.0, "pipeline_tp_floor": 0.0, "tensor_update": 0.0,
+    "tensor_update": 0.0,
 }  # fmt: skip
 # A stack's factors correct the tables of GPUs by runs on GPUs, of whose libraries these devices have none.
 _NEUTRAL: Final = {"gemm": {}, "attention": 1.0, "memory_bound": 1.0, "grouped_gemm": 1.0, "accelerator": {}}
@@ -25,7 +25,6 @@ _NEUTRAL: Final = {"gemm": {}, "attention": 1.0, "memory_bound": 1.0, "grouped_g
 _PLANNED_MEMORY: Final = {"context": 0.0, "fragmentation": 0.0}
 # weights sharded in a slice, copied to others: MaxText's defaults, ici_fsdp_parallelism under dcn_data_parallelism
 _SLICES: Final = {"hybrid_sharding": (3,)}
-_WHOLE: Final = {"slowdown_per_doubling": 0.0}  # of NCCL's collectives and GPU hosts
 
 
 def runs_on(stack: Stack, chip: Accelerator) -> bool:
@@ -52,7 +51,6 @@ def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
     if not stack.calibration:
         changed |= {"fitted": (), "fitted_on": ""}
         changed["compute"] = stack.compute.model_copy(update=_NEUTRAL)
-        changed["communication"] = stack.communication.model_copy(update=_WHOLE)
     return stack.model_copy(update=changed)
 
 

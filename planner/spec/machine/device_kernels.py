@@ -14,7 +14,7 @@ from planner.spec.machine.compiled_devices import as_compiled, said_of_compiled
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, Dispatcher
+from planner.spec.stack.kinds import AttentionKernel
 from planner.spec.stack.layer_code import Library
 from planner.spec.stack.losses import Compiled, Fused
 from planner.spec.stack.time import FLASH_WIDTH
@@ -101,7 +101,7 @@ def missing_kernels(
         said.append(finding("written_for_gpus", stack=stack.name, accelerator=chip.name))
     if isinstance(stack.kernels.loss, Fused | Compiled):
         said.append(finding("fused_loss"))
-    deepep = model.is_moe and stack.communication.dispatcher is Dispatcher.DEEPEP
+    deepep = model.is_moe and stack.communication.dispatcher.is_deepep
     if deepep and not chip.architecture.is_nvidia:
         said.append(finding("deepep_of_primus", accelerator=chip.name))
     return tuple(said)

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
-from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
+from planner.spec.config import RECOMPUTE_MODULES, SCHEDULE_LABELS, CudaGraphs, Schedule
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Precision
 from planner.spec.stack.engines import Contiguous, Engine
@@ -51,39 +51,47 @@ class Limits(Section):
     hybrid_sharding: tuple[int, ...] = Field(
         (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
     )
-    max_pp: int = 10**6
-    pipelines_tried: bool = Field(
-        True, description="does a search try pipelines unasked? Not where they need a program of one's own"
-    )
     offload: tuple[int, ...] = Field((0,), description="bit masks of what may live in CPU memory")
-    offload_activations_with_pp: bool = True
     cuda_graphs: tuple[str, ...] = Field(
-        ("none",), description="what may capture CUDA graphs, as spec.config.CudaGraphs names it"
-    )
-    cuda_graphs_tried: tuple[str, ...] = Field(
         ("none",),
-        description="of these, what a search tries where nothing is asked for; last what is captured by default",
+        description="what may capture CUDA graphs, as spec.config.CudaGraphs names it, first what does unasked",
     )
     sequence_parallel: tuple[int, ...] = (0, 1)
-    max_cp: int = 10**6
-    max_ep: int = 10**6
-    interleaving: bool = True
     schedules: tuple[str, ...] = Field(
-        ("1f1b", "interleaved"), description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them"
+        ("1f1b", "interleaved"),
+        description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them; none: there are no pipelines",
     )
     recomputed_layers: RecomputedLayers = Field(
         RecomputedLayers.ANY, strict=False, description="which numbers of fully recomputed layers run"
     )
-    selective_recompute: tuple[str, ...] = ("core_attn",)
-    recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
+    recompute: tuple[str, ...] = Field(
+        ("core_attn",),
+        description="what selective recomputation repeats: the stack's own selection, joined by +, and behind it what "
+        "can be recomputed one by one, this among it",
+    )
     no_recipes: tuple[Precision, ...] = Field(
         (), description="precisions that this release came before, or whose library it does not have"
     )
-    kv_heads_below_tp: bool = True
-    moe_needs_sp: bool = False
-    pads_vocabulary: int = Field(
-        128, ge=0, description="vocabulary is padded to a multiple of this x tp; 0: not padded"
-    )
+
+    @property
+    def interleaving(self) -> bool:
+        """Does a schedule run several chunks a rank?"""
+        return any(Schedule(SCHEDULE_LABELS.index(name)).runs_chunks(2) for name in self.schedules)
+
+    @property
+    def selective_recompute(self) -> tuple[str, ...]:
+        """The stack's own selection."""
+        return tuple(self.recompute[0].split("+")) if self.recompute else ()
+
+    @property
+    def recompute_modules(self) -> tuple[str, ...]:
+        """Modules that can be recomputed one by one."""
+        return tuple(name for name in self.recompute if "+" not in name) if self.recompute[1:] else ()
+
+    @property
+    def cuda_graphs_tried(self) -> tuple[str, ...]:
+        """What of CUDA graphs a search tries where nothing is asked for."""
+        return self.cuda_graphs if self.own_graphs else self.cuda_graphs[:1]
 
     @property
     def partial_full_recompute(self) -> bool:
@@ -98,9 +106,9 @@ class Limits(Section):
     @property
     def own_graphs(self) -> CudaGraphs:
         """What the framework captures by itself."""
-        return CudaGraphs[self.cuda_graphs_tried[-1].upper()]
+        return CudaGraphs[self.cuda_graphs[0].upper()]
 
-    @field_validator("cuda_graphs", "cuda_graphs_tried")
+    @field_validator("cuda_graphs")
     @classmethod
     def _captures(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         known = [graphs.label for graphs in CudaGraphs]
@@ -114,6 +122,14 @@ class Limits(Section):
         unknown = [name for name in names if name not in SCHEDULE_LABELS]
         if unknown:
             raise ValueError(f"schedules must be among {', '.join(SCHEDULE_LABELS)}: {', '.join(unknown)}")
+        return names
+
+    @field_validator("recompute")
+    @classmethod
+    def _recomputed(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for one in names for name in one.split("+") if name not in RECOMPUTE_MODULES]
+        if unknown:
+            raise ValueError(f"modules must be among {', '.join(RECOMPUTE_MODULES)}: {', '.join(unknown)}")
         return names
 
 
@@ -151,15 +167,6 @@ class Stack(Section):
         PipelineSplit.BALANCED,
         description="how layers are assigned to pipeline ranks, or the layers of every chunk in order",
     )
-    composed: bool = Field(
-        False,
-        description="steps are sums of profiles of one device: collectives, measured apart, follow the longer of host "
-        "and device, and nothing is recomputed, whatever a configuration says",
-    )
-    logs_half_attention: bool = Field(
-        False,
-        description="TFLOP/s and MFU of its log count causal attention at half, else in full",
-    )
     kernels: Kernels = Kernels()
     compute: Compute = Compute()
     host: Host = Host()
@@ -184,6 +191,11 @@ class Stack(Section):
         return tuple(zero for zero in self.limits.zero if zero <= self.engine.most_sharded_with_pp)
 
     @property
+    def pipelines_tried(self) -> bool:
+        """Does a search try pipelines unasked? Not where there are none, or they need a program of one's own."""
+        return bool(self.limits.schedules) and not self.engine.pipelines_programmed
+
+    @property
     def measured(self) -> tuple[OwnRun, ...]:
         """The user's own configurations, where it was calibrated."""
         return self.calibration.runs if self.calibration is not None else ()
@@ -191,10 +203,7 @@ class Stack(Section):
     def for_precision(self, precision: Precision) -> Stack:
         """The stack with the gradients that it has in a precision."""
         engine = self.engine.for_precision(precision)
-        if engine is self.engine:
-            return self
-        communication = self.communication.model_copy(update={"gradient_bytes": engine.gradient})
-        return self.model_copy(update={"engine": engine, "communication": communication})
+        return self if engine is self.engine else self.model_copy(update={"engine": engine})
 
     @property
     def _steps_measured(self) -> bool:

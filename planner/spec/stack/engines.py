@@ -21,23 +21,34 @@ from planner.spec.stack.section import Seconds, Section, of_a_kind
 Rows = NDArray[np.int32]
 HALF: Final = 2.0  # bytes of a value in 16 bits
 FP32: Final = 4.0
+IN_LAYERS: Final = (
+    0.9  # of Megatron's layers, what hides gathers of weights and copies to the host: a start value
+)
 
 
 class EngineKind(StrEnum):
     """Who holds parameters and gradients, and when.
 
-    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM). NANOTRON: so they do, and gradients
-    of a micro-batch beside them, which are added behind its backward pass. XLA: so they do, in one compiled program
-    that shards fp32 weights alone and casts what it gathers (MaxText). FULLY_SHARD: gradients are born in the backward
-    pass and freed after the update; sharded parameters are gathered unit by unit (PyTorch's FSDP, of which stage 2
-    keeps them gathered from forward to backward, `reshard_after_forward=False`; its DDP at stage 0). DEEPSPEED: buckets
-    of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP: gradient shards live from
+    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM). MEGATRON_2022: so they do in its
+    releases of 2021 and 2022, and in Megatron-DeepSpeed, where gradients of fp16 jobs stay in 16 bits. PROFILED: of
+    these profiles of layers, summed (vTrain). ALL_REDUCED: so
+    they do, gradients are summed whole and updated weights handed on (AA-Scaling, InternEvo). NANOTRON: so they do, and
+    gradients of a micro-batch beside them, which are added behind its backward pass. XLA: so they do, in one compiled
+    program that shards fp32 weights alone and casts what it gathers (MaxText). FLAT_SHARDS: so they are counted, of
+    FSDP1 over fp32 shards. FULLY_SHARD: gradients are born in the backward pass and freed after the update; sharded
+    parameters are gathered unit by unit (PyTorch's FSDP, of which stage 2 keeps them gathered from forward to backward,
+    `reshard_after_forward=False`; its DDP at stage 0, its ZeroRedundancyOptimizer at stage 1). DEEPSPEED: buckets of a
+    fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP: gradient shards live from
     start to end; layers are gathered and reduced in queues of a fixed number of elements.
     """
 
     CONTIGUOUS = "contiguous"
+    MEGATRON_2022 = "megatron_2022"
+    PROFILED = "profiled"
+    ALL_REDUCED = "all_reduced"
     NANOTRON = "nanotron"
     XLA = "xla"
+    FLAT_SHARDS = "flat_shards"
     FULLY_SHARD = "fully_shard"
     DEEPSPEED = "deepspeed"
     MEGATRON_FSDP = "megatron_fsdp"
@@ -60,9 +71,37 @@ class States(Section):
     `divides_experts_over_tp`: whether shards of an expert are tensor parallelism's, so that no dispatch sends to them.
     `plain_autograd`: whether PyTorch's autograd alone runs backward passes, operation by operation; split in two, one
     frees nothing before the weight gradient, instead of all but the inputs of linear layers.
+    `reduced_in_each_from`: the first ZeRO stage that reduces gradients after every micro-batch.
+    `unit_messages`: whether sharded weights are gathered, and their gradients scattered, in a message for every layer,
+    the embedding and the head.
+    `turns_by_chunk`: whether an interleaved schedule reduces a chunk's gradients behind its last micro-batch, and
+    gathers its weights ahead of its first, under the other chunks.
+    `bucket_bytes`: of gradients that are reduced with a latency of their own [bytes].
+    `straggles`: whether steps grow with the number of nodes, as the slowest of them.
+    `composed`: whether steps are sums of profiles of one device: collectives, measured apart, follow the longer of host
+    and device, and nothing is recomputed, whatever a configuration says.
+    `pads_vocabulary`: the vocabulary is padded to a multiple of this x tp [1]; 0: it is not.
+    `pipelines_programmed`: whether a pipeline needs a program of one's own.
+    `pads_products`: whether its compiler pads operands of products (openxla/xla@fde6a3f
+    xla/service/gpu/cublas_padding_requirements.h).
+    `groups_by_torch`: whether products of experts are torch._grouped_mm's.
+    `units_apart`: whether layers are gathered and reduced as units, in streams of their own.
+    `hosts_activations_with_pp`: whether activations may live in CPU memory in a pipeline.
     """
 
     weights_sharded_from: ClassVar[int] = 3
+    reduced_in_each_from: ClassVar[int] = 2
+    unit_messages: ClassVar[bool] = False
+    turns_by_chunk: ClassVar[bool] = False
+    bucket_bytes: ClassVar[float] = 0.0
+    straggles: ClassVar[bool] = True
+    composed: ClassVar[bool] = False
+    pads_vocabulary: ClassVar[int] = 0
+    pipelines_programmed: ClassVar[bool] = False
+    hosts_activations_with_pp: ClassVar[bool] = True
+    pads_products: ClassVar[bool] = False
+    groups_by_torch: ClassVar[bool] = False
+    units_apart: ClassVar[bool] = False
     low_precision_shard: ClassVar[bool] = True
     lasting_gradients: ClassVar[bool] = True
     deals_matrices: ClassVar[bool] = False
@@ -74,11 +113,8 @@ class States(Section):
     plain_autograd: ClassVar[bool] = False
 
     gradient: float = Field(4.0, ge=0, le=8, description="the gradient between backward pass and update")
-    master: float = Field(4.0, ge=0, le=4, description="the fp32 weight that an update changes")
-    pure_bf16: bool = Field(
-        False,
-        description="moments have the width of bf16 parameters, which have no fp32 masters (torchtitan's full bf16 "
-        "training, DeepSpeed's bf16_master_weights_and_grads)",
+    master: float = Field(
+        4.0, ge=0, le=4, description="the fp32 weight that an update changes; 0: there is none"
     )
     optimizer_transient: float = Field(
         0.0, ge=0, le=8, description="per locally updated parameter during the step"
@@ -91,9 +127,73 @@ class States(Section):
     )
 
     @property
+    def pure_bf16(self) -> bool:
+        """Have moments the width of bf16 parameters, which have no fp32 masters (torchtitan's full bf16 training,
+        DeepSpeed's bf16_master_weights_and_grads)?"""
+        return self.master == 0.0
+
+    @property
     def most_sharded_with_pp(self) -> int:
         """The last ZeRO stage that runs with a pipeline."""
         return 3
+
+    @property
+    def sent_gradient(self) -> float:
+        """A gradient in messages [bytes/parameter]."""
+        return self.gradient
+
+    @property
+    def reduction_copies(self) -> float:
+        """Device memory moved beside a reduction to shards: into a bucket, divided, in order [bytes per gradient]."""
+        return 0.0
+
+    @property
+    def gather_copies(self) -> float:
+        """The same beside a gather of sharded weights, whose pieces are put together [bytes per weight]."""
+        return 0.0
+
+    @property
+    def scatters_shares(self) -> bool:
+        """Do the tp ranks of a stage each send a share of the hidden states, which the next stage's gather?"""
+        return False
+
+    @property
+    def owners_broadcast(self) -> bool:
+        """Are gradients reduced to the owner of a whole tensor, which broadcasts what it updated, a message each?"""
+        return False
+
+    @property
+    def latency_of_bucket(self) -> float:
+        """Of a reduction of `bucket_bytes`, for every other replica [s]."""
+        return 0.0
+
+    @property
+    def launch_softness(self) -> float:
+        """Exponent of the soft maximum of host and device [1]: fitted on nanotron's runs, to 5.5 to 5.9 % of median
+        error against a hard maximum."""
+        return 6.6
+
+    @property
+    def floors_across_nodes(self) -> tuple[float, float]:
+        """Host time of a layer that tp across nodes adds, over that with tp in a node: per doubling of tp beyond one,
+        and x (tp-1)^0.92 where a pipeline crosses nodes [1]."""
+        return 0.0, 0.0
+
+    def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """Where gradients are all-reduced, not scattered (n,)."""
+        return np.asarray(zero == 0)
+
+    def gathers_after_step(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """Where updated weights are gathered once a step, under nothing, before the next forward pass starts (n,)."""
+        return np.zeros(np.shape(zero), dtype=np.bool_)
+
+    def hidden_once(self, overlap: float, zero: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of a share `overlap` of the compute beside them, what hides collectives that are due once a step (n,) [1]."""
+        return np.full(np.shape(zero), overlap)
+
+    def hidden_in_layers(self, overlap: float) -> float:
+        """The same of what is due in every layer: gathers of ZeRO 3, copies to the host [1]."""
+        return overlap
 
     @property
     def keeps_gathered(self) -> StaysGathered:
@@ -114,6 +214,11 @@ class States(Section):
     def tensors_in_turn(self) -> float:
         """Tensors alive in an update of one parameter after the other; 0: there are no such temporaries [1]."""
         return 0.0
+
+    @property
+    def buffers_twice(self) -> bool:
+        """Are two units gathered and two reduced at most, in buffers that stay?"""
+        return False
 
     @property
     def captures_update(self) -> bool:
@@ -208,25 +313,28 @@ class _KeepsNarrow(States):
         return self.model_copy(update={"fp8_param_gather": (precision,) if asked else ()})
 
 
-class Contiguous(_KeepsNarrow):
-    """Weights and a gradient buffer from start to end; Megatron's distributed optimizer shards states (ZeRO 1)."""
+class _Buffered(_KeepsNarrow):
+    """Weights and a gradient buffer from start to end, of Megatron's making."""
 
     deals_matrices: ClassVar[bool] = True
+    pads_vocabulary: ClassVar[int] = 128  # --make-vocab-size-divisible-by
+
+    def hidden_in_layers(self, overlap: float) -> float:
+        """Copies to the host, whether or not gradients are reduced under compute."""
+        return IN_LAYERS
+
+
+class Contiguous(_Buffered):
+    """Megatron-LM from 2023 on, whose distributed optimizer shards states (ZeRO 1)."""
+
+    reduced_in_each_from: ClassVar[int] = 3
+    # grad_sync_func, param_sync_func (core_v0.12.0 pipeline_parallel/schedules.py)
+    turns_by_chunk: ClassVar[bool] = True
+    hosts_activations_with_pp: ClassVar[bool] = False
 
     kind: Literal[EngineKind.CONTIGUOUS] = EngineKind.CONTIGUOUS
     fused_weight_gradient: bool = Field(
         True, description="weight gradients are accumulated by the GEMM itself, with no copy of their own"
-    )
-    gradient_accumulator: float = Field(
-        0.0,
-        ge=0,
-        le=4,
-        description="a second gradient: those in bf16 beside fp32 ones, which DeepSpeed's BF16_Optimizer zeroes but "
-        "does not free",
-    )
-    fp16_gradients: bool = Field(
-        False,
-        description="fp16 jobs keep and reduce gradients in 16 bits; the update copies a rank's share to fp32",
     )
     fp4_param_gather: bool = Field(
         False,
@@ -236,17 +344,16 @@ class Contiguous(_KeepsNarrow):
     update_captured: bool = Field(
         False, description="the update is replayed as a CUDA graph (--optimizer-cuda-graph)"
     )
+    overlaps_gathers: bool = Field(
+        True, description="weights are gathered under the next forward pass (--overlap-param-gather)"
+    )
 
     @property
     def captures_update(self) -> bool:
         return self.update_captured
 
-    def for_precision(self, precision: Precision) -> Self:
-        if precision is not Precision.FP16 or not self.fp16_gradients:
-            return self
-        return self.model_copy(
-            update={"gradient": HALF, "gradient_accumulator": 0.0, "optimizer_transient": 4.0}
-        )
+    def gathers_after_step(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        return np.asarray((zero >= 1) & (not self.overlaps_gathers))
 
     def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
         """In 4 bits they need masters outside the optimizer: one that holds them itself, as it does to keep moments in
@@ -260,14 +367,128 @@ class Contiguous(_KeepsNarrow):
         return super().keeping_narrow(precision, asked).model_copy(update={"fp4_param_gather": asked})
 
 
+class _Megatron2022(_Buffered):
+    """Megatron-LM of 2021 and 2022, and what was made of it.
+
+    DDP reduces gradients of fp16 jobs as they are, in 16 bits (Megatron-LM 8aa4619 megatron/model/distributed.py; v2.5
+    megatron/arguments.py: --accumulate-allreduce-grads-in-fp32 is for bf16 alone where it is not given;
+    microsoft/DeepSpeed runtime/engine.py communication_data_type).
+    """
+
+    reduced_in_each_from: ClassVar[int] = 3
+    fused_weight_gradient: ClassVar[bool] = True
+
+    def for_precision(self, precision: Precision) -> Self:
+        """In fp16 the update copies a rank's share of 16-bit gradients to fp32."""
+        if precision is not Precision.FP16:
+            return self
+        return self.model_copy(update={"gradient": HALF, "optimizer_transient": 4.0})
+
+
+class Megatron2022(_Megatron2022):
+    """Megatron-LM of 2021 and 2022, and Megatron-DeepSpeed's pipeline with ZeRO 0 and 1."""
+
+    kind: Literal[EngineKind.MEGATRON_2022] = EngineKind.MEGATRON_2022
+    gradient_accumulator: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="a second gradient: those in bf16 beside fp32 ones, which DeepSpeed's BF16_Optimizer zeroes but "
+        "does not free",
+    )
+    p2p_scatters: bool = Field(
+        True,
+        description="a stage sends each tp rank's share and gathers it behind the boundary "
+        "(--scatter-gather-tensors-in-pipeline, the default of the time)",
+    )
+
+    @property
+    def scatters_shares(self) -> bool:
+        return self.p2p_scatters
+
+    def for_precision(self, precision: Precision) -> Self:
+        found = super().for_precision(precision)
+        return self if found is self else found.model_copy(update={"gradient_accumulator": 0.0})
+
+
+class Profiled(_Megatron2022):
+    """Profiles of layers of Megatron-DeepSpeed on one device, summed (vTrain)."""
+
+    composed: ClassVar[bool] = True
+    pads_vocabulary: ClassVar[int] = (
+        0  # heads are as slow as 50257 // tp columns make them (src/model/gpt_model.py)
+    )
+
+    kind: Literal[EngineKind.PROFILED] = EngineKind.PROFILED
+    softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
+
+    @property
+    def launch_softness(self) -> float:
+        return self.softness
+
+    @property
+    def scatters_shares(self) -> bool:
+        """As Megatron-DeepSpeed does."""
+        return True
+
+
+class AllReduced(_Buffered):
+    """Gradients are all-reduced whole behind the last micro-batch, and what ranks updated is handed on.
+
+    AA-Scaling (Aleph-Alpha/scaling@737f855, 2024, src/scaling/core/optimizer) casts them to fp32 (allreduce.py), and a
+    rank updates its share (step_sequel). InternEvo (1738bee of December 2023, as fa7337b of July,
+    internlm/solver/optimizer/hybrid_zero_optim.py) sends them as they are, flattened and copied back
+    (_reduce_grads_by_rank); after the update every rank broadcasts the tensors that it owns in its group of ZeRO
+    (broadcast_params; overlap_sync_param is off in the configurations).
+    """
+
+    fused_weight_gradient: ClassVar[bool] = True
+
+    kind: Literal[EngineKind.ALL_REDUCED] = EngineKind.ALL_REDUCED
+    owners: bool = Field(
+        False,
+        description="whole tensors belong to ranks and gradients are sent as they are, as InternEvo does",
+    )
+
+    @property
+    def owners_broadcast(self) -> bool:
+        return self.owners
+
+    @property
+    def sent_gradient(self) -> float:
+        return self.gradient if self.owners else FP32
+
+    @property
+    def reduction_copies(self) -> float:
+        """Flattened and copied back (2 + 2 bytes each); as AA-Scaling flattened (2 + 2), divided (2 + 2), cast (2 + 4),
+        cast back (4 + 2) and copied back (2 + 2)."""
+        return 8.0 if self.owners else 24.0
+
+    def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        return np.asarray(zero < 3)
+
+    def gathers_after_step(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        return np.asarray((zero >= 1) & (zero < 3))
+
+
 class Nanotron(States):
     """Gradients accumulate in fp32 and are reduced in DDP's buckets (huggingface/nanotron, branch nouamane/bench2)."""
 
     fused_weight_gradient: ClassVar[bool] = True
+    bucket_bytes: ClassVar[float] = 25e6  # DDP's bucket size
+    straggles: ClassVar[bool] = False  # none beyond its own floors across nodes
+    pads_vocabulary: ClassVar[int] = 1
 
     kind: Literal[EngineKind.NANOTRON] = EngineKind.NANOTRON
-    slow_message: Seconds = Field(
-        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
+    bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
+    nodes_floor: float = Field(
+        0.0, ge=0, le=5, description="of `host.layer_floor_tp`, added per doubling of tp beyond a node [1]"
+    )
+    pipeline_floor: float = Field(
+        0.0,
+        ge=0,
+        le=5,
+        description="of `host.layer_floor_tp`, added x (tp-1)^0.92 where a pipeline with tp > 1 crosses nodes [1]",
     )
     deferred_bytes: float = Field(
         2.0,
@@ -283,7 +504,25 @@ class Nanotron(States):
 
     @property
     def message_when_full(self) -> float:
-        return self.slow_message
+        """0.54 s a slot at pp 2, 1.05 s at pp 4 and more, of its runs."""
+        return 0.26
+
+    @property
+    def sent_gradient(self) -> float:
+        """Of the fp32 sum."""
+        return FP32
+
+    @property
+    def latency_of_bucket(self) -> float:
+        return self.bucket_latency
+
+    @property
+    def floors_across_nodes(self) -> tuple[float, float]:
+        return self.nodes_floor, self.pipeline_floor
+
+    def hidden_once(self, overlap: float, zero: NDArray[np.float64]) -> NDArray[np.float64]:
+        """ZeRO 1 reduces and gathers between passes."""
+        return np.where(zero >= 1, 0.0, overlap)
 
 
 class Xla(States):
@@ -291,8 +530,42 @@ class Xla(States):
 
     low_precision_shard: ClassVar[bool] = False
     fused_weight_gradient: ClassVar[bool] = True
+    pads_products: ClassVar[bool] = True
 
     kind: Literal[EngineKind.XLA] = EngineKind.XLA
+
+    @property
+    def sent_gradient(self) -> float:
+        return FP32
+
+
+def flat_copies(sent: float) -> float:
+    """Memory that FSDP1 moves beside a reduction of gradients of `sent` bytes in messages [bytes per gradient].
+
+    Autograd puts the views' gradients together, 2 + 2 bytes (torch/distributed/fsdp/_flat_param.py
+    _use_unsharded_views); each is cast where it is sent in fp32, 2 + 4 (_runtime_utils.py _post_backward_hook), and
+    divided in place (_reduce_grad): 8 in 16 bits, 18 in fp32.
+    """
+    return 2.0 * HALF + (HALF + sent) * (sent > HALF) + 2.0 * sent
+
+
+class FlatShards(States):
+    """FSDP1 over fp32 shards, its memory as if whole gradients lasted (MosaicML's llm-foundry was fitted so)."""
+
+    low_precision_shard: ClassVar[bool] = False
+    fused_weight_gradient: ClassVar[bool] = True
+    unit_messages: ClassVar[bool] = True
+
+    kind: Literal[EngineKind.FLAT_SHARDS] = EngineKind.FLAT_SHARDS
+    reduce_bytes: float = Field(4.0, ge=2, le=4, description="a gradient in messages")
+
+    @property
+    def sent_gradient(self) -> float:
+        return self.reduce_bytes
+
+    @property
+    def reduction_copies(self) -> float:
+        return flat_copies(self.reduce_bytes)
 
 
 class FullyShard(States):
@@ -308,7 +581,12 @@ class FullyShard(States):
     plain_autograd: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = False
 
+    unit_messages: ClassVar[bool] = True
+    groups_by_torch: ClassVar[bool] = True
+
     kind: Literal[EngineKind.FULLY_SHARD] = EngineKind.FULLY_SHARD
+    reduce_bytes: float = Field(4.0, ge=2, le=4, description="a gradient in messages (reduce_dtype)")
+    flat_parameters: bool = Field(False, description="FSDP1's units of flat parameters, not FSDP2's")
     stays_gathered: StaysGathered = Field(
         StaysGathered.NOTHING, strict=False, description="of stage 3, what is not resharded after forward"
     )
@@ -327,9 +605,6 @@ class FullyShard(States):
         False,
         description="linear weights of a dense fp8 model are cast before they are gathered (torchao's "
         "enable_fsdp_float8_all_gather)",
-    )
-    one_unit: bool = Field(
-        False, description="the whole model is gathered at once (only the root is wrapped)"
     )
     step_tensors: float = Field(
         0.0,
@@ -350,6 +625,29 @@ class FullyShard(States):
     @property
     def tensors_in_turn(self) -> float:
         return self.step_tensors
+
+    @property
+    def sent_gradient(self) -> float:
+        return self.reduce_bytes
+
+    @property
+    def reduction_copies(self) -> float:
+        """torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce_scatter_copy_in: 2 bytes read, 4
+        written, which NCCL divides; or 2 read, written and divided."""
+        return flat_copies(self.reduce_bytes) if self.flat_parameters else 6.0
+
+    @property
+    def gather_copies(self) -> float:
+        """The same file, foreach_all_gather_copy_out: 2 bytes read and written."""
+        return 0.0 if self.flat_parameters else 4.0
+
+    def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """DDP's, of ZeroRedundancyOptimizer too (torch/distributed/optim/zero_redundancy_optimizer.py)."""
+        return np.asarray(zero < 2)
+
+    def gathers_after_step(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """ZeroRedundancyOptimizer broadcasts whole tensors after the step."""
+        return np.asarray(zero == 1)
 
     @property
     def reduces_once(self) -> bool:
@@ -377,6 +675,8 @@ class DeepSpeed(States):
 
     gathers_inputs_again: ClassVar[bool] = False
     fused_weight_gradient: ClassVar[bool] = True
+    # runtime/pipe/module.py PipelineModule takes layers, which no model of transformers is
+    pipelines_programmed: ClassVar[bool] = True
 
     kind: Literal[EngineKind.DEEPSPEED] = EngineKind.DEEPSPEED
     bucket_elements: float = Field(5e8, ge=0, description="reduce_bucket_size [elements]")
@@ -389,11 +689,39 @@ class DeepSpeed(States):
         description="stage3_param_persistence_threshold; smaller parameters stay gathered [elements]",
     )
     overlap_comm: bool = Field(True, description="reductions run beside compute, not between its kernels")
+    ddp: bool = Field(
+        False, description="stage 0 is left to PyTorch's DDP, which reduces under the backward pass"
+    )
 
     @property
     def most_sharded_with_pp(self) -> int:
         """runtime/pipe/engine.py PipelineEngine.__init__."""
         return 1
+
+    @property
+    def reduction_copies(self) -> float:
+        """A gradient read and written three times in 2 bytes: into the bucket, divided, flattened (stage_1_and_2.py
+        reduce_independent_p_g_buckets_and_remove_grads, average_tensor, allreduce_bucket; ZeRO 3: stage3.py
+        __add_grad_to_ipg_bucket, comm/coalesced_collectives.py reduce_scatter_coalesced)."""
+        return 12.0
+
+    @property
+    def gather_copies(self) -> float:
+        """partition_parameters.py AllGatherCoalescedHandle.wait puts the ranks' pieces together."""
+        return 4.0
+
+    def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """0.14.2 and 0.19.8 runtime/zero/stage_1_and_2.py: average_tensor with use_multi_rank_bucket_allreduce, the
+        default."""
+        return np.asarray(zero < 3)
+
+    def gathers_after_step(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
+        """step(), all_gather_dp_groups."""
+        return np.asarray((zero >= 1) & (zero < 3))
+
+    def hidden_once(self, overlap: float, zero: NDArray[np.float64]) -> NDArray[np.float64]:
+        """runtime/engine.py allreduce_gradients: stage 0 all-reduces after the backward pass."""
+        return np.where((zero >= 1) | self.ddp, overlap, 0.0)
 
     @property
     def reduced_elements(self) -> float:
@@ -415,11 +743,33 @@ class MegatronFsdp(_KeepsNarrow):
     lasting_gradients: ClassVar[bool] = False
     gathers_as_read: ClassVar[bool] = True
     fused_weight_gradient: ClassVar[bool] = False
+    turns_by_chunk: ClassVar[bool] = True
+    pads_vocabulary: ClassVar[int] = 128
+    hosts_activations_with_pp: ClassVar[bool] = False
+    units_apart: ClassVar[bool] = True
 
     kind: Literal[EngineKind.MEGATRON_FSDP] = EngineKind.MEGATRON_FSDP
     double_buffer: bool = Field(False, description="--fsdp-double-buffer")
 
+    @property
+    def buffers_twice(self) -> bool:
+        return self.double_buffer
 
-AnyEngine = Contiguous | Nanotron | Xla | FullyShard | DeepSpeed | MegatronFsdp
+    def hidden_in_layers(self, overlap: float) -> float:
+        return IN_LAYERS if overlap else 0.0
+
+
+AnyEngine = (
+    Contiguous
+    | Megatron2022
+    | Profiled
+    | AllReduced
+    | Nanotron
+    | Xla
+    | FlatShards
+    | FullyShard
+    | DeepSpeed
+    | MegatronFsdp
+)
 Engine = Annotated[AnyEngine, Field(discriminator="kind"), of_a_kind(EngineKind)]
 ENGINES: tuple[type[AnyEngine], ...] = get_args(AnyEngine)

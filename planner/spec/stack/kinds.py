@@ -71,46 +71,75 @@ class Dispatcher(StrEnum):
     """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node.
 
     DEEPEP's kernels were tuned for Hopper; HYBRIDEP's fill the links of Blackwell too. ALL_GATHER hands every token to
-    all ranks of the group, which reduce-scatter what their experts make of it (Megatron-Core's default).
+    all ranks of the group, which reduce-scatter what their experts make of it (Megatron-Core's default). NONE: the
+    software deals no experts to ranks; where asked all the same, by NCCL's all-to-all, as Megatron-Core does.
+    DEEPSEEK_V3 is DeepEP as DeepSeek-V3 was trained with it (arXiv 2412.19437): tokens are sent in 8 bits, and
+    overlapped pairs of DualPipe hide the exchange.
     """
 
+    NONE = "none"
     ALL_TO_ALL = "all-to-all"
     ALL_GATHER = "all-gather"
     DEEPEP = "deepep"
     HYBRIDEP = "hybridep"
+    DEEPSEEK_V3 = "deepseek-v3"
 
     @property
     def fused(self) -> bool:
         """Is it a fused kernel, with buffers of its own?"""
-        return self in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
+        return self in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP, Dispatcher.DEEPSEEK_V3)
+
+    @property
+    def is_deepep(self) -> bool:
+        """Is it one of DeepEP's kernels?"""
+        return self in (Dispatcher.DEEPEP, Dispatcher.DEEPSEEK_V3)
+
+    @property
+    def sent_bytes(self) -> float | None:
+        """Of a value on its way to experts [bytes]: fp8 with one fp32 scale per 128 values (section 3.3.3); None: as
+        wide as activations."""
+        return 1.0 + 4.0 / 128 if self is Dispatcher.DEEPSEEK_V3 else None
+
+    @property
+    def pair_share(self) -> float | None:
+        """Compute units that communication takes where overlapped pairs hide dispatch and combine under the other
+        micro-batch's compute [1]: 20 of an H800's 132 (sections 3.2.1 and 3.2.2); None: they hide nothing."""
+        return 0.1515 if self is Dispatcher.DEEPSEEK_V3 else None
+
+    @property
+    def exchanges_all(self) -> bool:
+        """Is it NCCL's all-to-all?"""
+        return self in (Dispatcher.NONE, Dispatcher.ALL_TO_ALL)
 
 
 class ContextExchange(StrEnum):
     """How a framework's own context parallelism (`cp_kind` p2p) passes keys and values on.
 
-    RING: to the next rank, while attention works on the last ones (Transformer Engine, which can be asked for the
-    others, too). GATHERED_RING: all are gathered first, attention still works on one rank's after another's (torch,
-    rotate method allgather). GATHER: all are gathered and attended in one kernel (torch's FlexAttention, MaxText).
-    ALL_TO_ALL: each rank gets whole texts of some heads (DeepSpeed's Ulysses).
+    RING: to the next rank, while attention works on the last ones (Transformer Engine from 2.18 on, which can be asked
+    for the others, too). Packed texts are passed on alone by its releases up to 2.10, RING_2_10; from 2.11 on their
+    heads are dealt by all-to-all, too, and put in order one by one (RING_2_17, NVIDIA/TransformerEngine@a75da0c), from
+    2.18 on gathered as well, and put in order by one kernel (@7010118). GATHERED_RING: all are gathered first,
+    attention still works on one rank's after another's (torch, rotate method allgather). GATHER: all are gathered and
+    attended in one kernel (torch's FlexAttention, MaxText). ALL_TO_ALL: each rank gets whole texts of some heads
+    (DeepSpeed's Ulysses). NONE: the software has no context parallelism; where asked all the same, as RING.
     """
 
+    NONE = "none"
     RING = "ring"
+    RING_2_10 = "ring-te-2.10"
+    RING_2_17 = "ring-te-2.17"
     GATHERED_RING = "gathered-ring"
     GATHER = "gather"
     ALL_TO_ALL = "all-to-all"
 
 
-class PackedContext(StrEnum):
-    """What packed texts can be exchanged by under context parallelism, and how those are put in order that come whole.
+class KeyValueHeads(StrEnum):
+    """What becomes of key/value heads where tensor-parallel ranks outnumber them: REFUSED, COPIED, or queries, keys and
+    values GATHERED whole behind their product (Megatron-Core from 0.16 on, Megatron-LM#2565)."""
 
-    Transformer Engine: RING, keys and values passed on alone, up to 2.10; SINGLY, also heads dealt by all-to-all,
-    whose texts are put in order one by one, from 2.11 on (NVIDIA/TransformerEngine@a75da0c); FUSED, also keys and
-    values gathered, and all texts put in order by one kernel, from 2.18 on (@7010118).
-    """
-
-    RING = "ring"
-    SINGLY = "singly"
-    FUSED = "fused"
+    REFUSED = "refused"
+    COPIED = "copied"
+    GATHERED = "gathered"
 
 
 class NarrowKept(StrEnum):
@@ -148,8 +177,8 @@ class RecomputedLayers(StrEnum):
 
 
 class PipelineSplit(StrEnum):
-    """How layers are dealt to stages: evenly, by cost (an explicit layout), or nanotron's greedy rule."""
+    """How layers are dealt to stages: evenly, by cost (an explicit layout), or greedily, by nanotron's rule."""
 
     EVEN = "even"
     BALANCED = "balanced"
-    NANOTRON = "nanotron"
+    GREEDY = "greedy"

@@ -10,7 +10,6 @@ from typing import Annotated, Final, Self
 from pydantic import Field
 
 from planner.spec.attention import Attention
-from planner.spec.machine.architecture import Architecture
 from planner.spec.precision import Dtype
 from planner.spec.stack.kinds import (
     AttentionKernel,
@@ -19,13 +18,13 @@ from planner.spec.stack.kinds import (
     Dispatcher,
     Float8Scales,
     FusedLinear,
+    KeyValueHeads,
     NarrowKept,
-    PackedContext,
     SparseKernel,
 )
 from planner.spec.stack.layer_code import LayerCode, Library
 from planner.spec.stack.losses import LOSSES, OneLoss, VocabParallel
-from planner.spec.stack.section import Bytes, Seconds, Section
+from planner.spec.stack.section import Seconds, Section
 
 # FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
 FLASH_WIDTH: Final = 256
@@ -121,11 +120,6 @@ class Compute(Section):
         le=6.0,
         description="time of the experts' GEMMs relative to that of others of their format",
     )
-    grouped_gemm_16_bit: dict[Architecture, Annotated[float, Field(ge=0.3, le=6.0)]] = Field(
-        default_factory=dict,
-        description="the same of those in bf16 and fp16 alone, by architecture: software with grouped kernels of its "
-        "own; missing: 1",
-    )
     attention: float = Field(1.0, ge=0.3, le=6.0)
     memory_bound: float = Field(1.0, ge=0.3, le=12.0)
     accelerator: dict[str, Annotated[float, Field(ge=0.5, le=2.0)]] = Field(
@@ -154,15 +148,12 @@ class Host(Section):
     grace: float = Field(
         1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
     )
-    layer_floor_tp_nodes: Seconds = Field(
-        0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
-    )
-    pipeline_tp_floor: Seconds = Field(
-        0.0, ge=0, le=0.05, description="added x (tp-1)^0.92 when a pipeline with tp > 1 crosses nodes"
-    )
-    softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
     step_overhead: Seconds = Field(
-        0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
+        0.01,
+        ge=0,
+        le=10,
+        description="logging, data loader, gradient clipping per step; 10 and 11 ms where sweeps tell it "
+        "(megatron-deepspeed-2022, megatron-2026)",
     )
     tensor_update: Seconds = Field(
         0.0, ge=0, le=1e-3, description="added per step for every tensor of which a rank updates a part"
@@ -172,46 +163,27 @@ class Host(Section):
 class Communication(Section):
     """Which part of each collective is not hidden, and how well it uses the links [1]."""
 
-    tp_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of tensor-parallel time in a node")
-    tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
-    tp_overlapped: bool = Field(
-        False,
-        description="tensor-parallel collectives run in parts overlapped with the GEMMs (user buffers of Transformer "
-        "Engine): `tp_exposed` is what is left of them, and launch files ask for it",
+    tp_exposed: float = Field(
+        1.0,
+        ge=0,
+        le=3,
+        description="exposed share of tensor-parallel time in a node; below 1 where collectives run in parts under "
+        "products, for which Megatron's launch files ask (user buffers of Transformer Engine)",
     )
-    gathers_qkv: bool = Field(
-        False,
-        description="where tp exceeds the key/value heads, queries, keys and values are gathered whole behind their "
-        "GEMM, instead of GEMMs with copies of these heads",
+    tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
+    key_value_heads: KeyValueHeads = Field(
+        KeyValueHeads.COPIED, description="what becomes of key/value heads where tp exceeds them"
     )
     cp_exchange: ContextExchange = Field(
         ContextExchange.RING,
-        description="how context parallelism passes keys and values on where p2p is asked for",
+        description="how context parallelism passes keys and values on where p2p is asked for; none: there is none",
     )
-    cp_packed: PackedContext = Field(
-        PackedContext.FUSED,
-        description="what packed documents can be exchanged by, and how they are put in order",
+    dispatcher: Dispatcher = Field(
+        Dispatcher.ALL_TO_ALL, description="how tokens reach experts of other ranks; none: there are none"
     )
-    cp_overlap: float = Field(
-        0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
-    )
-    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
     ep_overlap: float = Field(
         0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
-    )
-    pair_sm_share: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="overlapped pairs of DualPipe hide dispatch and combine under the other micro-batch's compute, "
-        "from which communication takes this share of the compute units; absent: they hide nothing",
-    )
-    dispatch_bytes: float = Field(
-        0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
-    )
-    p2p_scatters: bool = Field(
-        False, description="a stage sends each tp rank's share and gathers it behind the boundary"
     )
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
@@ -220,68 +192,18 @@ class Communication(Section):
         1.0, ge=0.3, le=10, description="gradient and parameter collectives over the link model"
     )
     dp_overlap: float = Field(
-        0.8, ge=0, le=1, description="share of the last micro-batch's backward that hides DP"
-    )
-    sharded_dp_overlap: float | None = Field(
-        None, ge=0, le=1, description="the same with ZeRO 1, where it differs"
-    )
-    dp_by_chunk: bool = Field(
-        False,
-        description="the interleaved schedule reduces a chunk's gradients behind its last micro-batch, and gathers its "
-        "parameters ahead of its first, under the other chunks",
-    )
-    fsdp_overlap: float = Field(
-        0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
-    )
-    overlap_slowdown: float = Field(
-        0.2,
+        0.8,
         ge=0,
         le=1,
-        description="seconds that compute loses to a second of data-parallel communication hidden under it; 0.19 on "
-        "average on A100, H100, MI210 and MI250, 0.4 at most (Lee 2025, arXiv 2507.03114, abstract)",
-    )
-    reduce_per_microbatch: bool = Field(
-        True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
-    )
-    owner_messages: bool = Field(
-        False,
-        description="ZeRO 1 gives whole tensors to ranks: gradients are reduced to the owner, which broadcasts what it "
-        "updated, a message each",
-    )
-    reduces_whole: bool = Field(
-        False,
-        description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
-    )
-    gathers_after_step: bool = Field(
-        False,
-        description="ZeRO 1 and 2 gather updated weights once a step, before the next forward pass starts",
-    )
-    reduction_copies: float = Field(
-        0.0,
-        ge=0,
-        le=32,
-        description="device memory moved beside a reduction: gradients into a bucket, divided, put in order "
-        "[bytes per gradient]",
-    )
-    gather_copies: float = Field(
-        0.0,
-        ge=0,
-        le=16,
-        description="device memory moved beside a gather of sharded weights: pieces put together [bytes per weight]",
-    )
-    bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
-    unit_messages: bool = Field(
-        False,
-        description="sharded weights are gathered, and their gradients scattered, in a message for every layer, the "
-        "embedding and the head (units of FSDP)",
-    )
-    bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
-    gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
-    slowdown_per_doubling: float = Field(
-        0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
+        description="share of the compute beside it that hides data parallelism, as far as the engine lets it",
     )
 
     @property
-    def pair_overlap(self) -> bool:
-        """Do overlapped pairs of DualPipe hide dispatch and combine?"""
-        return self.pair_sm_share is not None
+    def gathers_qkv(self) -> bool:
+        """Are queries, keys and values gathered whole where tp exceeds the key/value heads?"""
+        return self.key_value_heads is KeyValueHeads.GATHERED
+
+    @property
+    def tp_overlapped(self) -> bool:
+        """Do tensor-parallel collectives run under products?"""
+        return self.tp_exposed < 1

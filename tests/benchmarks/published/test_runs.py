@@ -251,7 +251,7 @@ def test_recipes_of_the_bridge() -> None:
     for cells, width in ((bridge, 2.0), ({**bridge, "extras": "fp32 grad"}, 4.0), (nemo, 2.0)):
         stack = reader.read(cells).problem.stack
         assert (stack.name, stack.engine.gradient) == ("megatron-2026", width)
-        assert (stack.communication.gradient_bytes, stack.engine.optimizer_transient) == (
+        assert (stack.engine.sent_gradient, stack.engine.optimizer_transient) == (
             width,
             8.0 - 2 * width,
         )
@@ -396,7 +396,7 @@ def test_sums_of_profiles_hold_the_embedding_and_the_logits_matrix_each() -> Non
     for source, tied in (("vtrain_single", False), ("vtrain_multi", True)):
         problem = reader.read({**row, "source": source}).problem
         assert problem.model.tied_embeddings is tied
-        assert problem.stack.communication.gradient_bytes == 2.0
+        assert problem.stack.engine.sent_gradient == 2.0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from benchmarks.published.sharded_stacks import with_muon, with_stage
 from planner.catalog.load_stacks import load_stack
 from planner.solve.step_messages import step_messages
@@ -17,7 +19,7 @@ def test_megatron_deepspeed_runs_stage_3_as_deepspeed_does_and_not_as_fitted() -
     fitted = load_stack("megatron-deepspeed-2022")
     stack, said = with_stage(fitted, 3)
     assert stack.engine.kind is EngineKind.DEEPSPEED
-    assert (stack.engine.live_parameters, stack.communication.gradient_bytes) == (3e9, 2.0)
+    assert (stack.engine.live_parameters, stack.engine.sent_gradient) == (3e9, 2.0)
     assert stack.compute == fitted.compute
     assert stack.band >= 1.5 * fitted.band
     assert not stack.fitted
@@ -32,16 +34,18 @@ def test_stages_that_a_stack_ran_and_other_stacks_stay() -> None:
 
 def test_what_is_not_sharded_is_reduced_by_ddp() -> None:
     stack = load_stack("deepspeed-2025")
-    assert stack.communication.dp_overlap == 0.0  # DeepSpeed's stage 0 waits for the whole backward pass
-    assert with_stage(stack, 0)[0].communication.dp_overlap == stack.communication.sharded_dp_overlap
+    assert not stack.engine.hidden_once(
+        0.8, np.zeros(1)
+    ).any()  # DeepSpeed's waits for the whole backward pass
+    assert with_stage(stack, 0)[0].engine.hidden_once(0.8, np.zeros(1)) == 0.8
     assert with_stage(stack, 1) == (stack, ())
 
 
 def test_internevo_broadcasts_from_every_owner_of_tensors_after_the_update() -> None:
     usual = load_stack("megatron-2024")
     stack, said = with_stage(usual, 1, "InternEvo")
-    assert stack.communication.owner_messages
-    assert stack.communication.reduces_whole
+    assert stack.engine.owners_broadcast
+    assert stack.engine.reduces_whole(np.array([1, 2])).all()
     assert "broadcast" in said[0]
     assert with_stage(usual, 1, "ColossalAI") == with_stage(usual, 1) == (usual, ())
     subject = problem(dense_model(4), "2x8 a100 200G-ib", global_batch=16)

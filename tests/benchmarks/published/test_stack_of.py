@@ -85,8 +85,8 @@ def test_internevo_of_2023_is_an_own_trainer_later_a_megatron() -> None:
 
 def test_megatron_before_april_2021_sends_whole_hidden_states_to_the_next_stage() -> None:
     volta = stack_of("Megatron-LM", "x", Architecture.VOLTA)
-    assert not load_stack(volta.name).communication.p2p_scatters
-    assert load_stack(stack_of("Megatron-LM (2021)", "x", Architecture.VOLTA).name).communication.p2p_scatters
+    assert not load_stack(volta.name).engine.scatters_shares
+    assert load_stack(stack_of("Megatron-LM (2021)", "x", Architecture.VOLTA).name).engine.scatters_shares
 
 
 @pytest.mark.parametrize("framework", ["FlagScale", "Pai-Megatron"])

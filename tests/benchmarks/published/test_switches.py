@@ -160,7 +160,7 @@ def test_torchtitan_that_is_not_compiled(text: str) -> None:
 def test_nothing_overlaps(text: str) -> None:
     comm = apply_switches(load_stack("megatron-2026"), text)[0].communication
     assert (comm.dp_overlap, comm.tp_exposed, comm.p2p_exposed, comm.ep_exposed) == (0.0, 1.0, 1.0, 1.0)
-    assert apply_switches(load_stack("fsdp1-2023"), text)[0].communication.fsdp_overlap == 0.0
+    assert apply_switches(load_stack("fsdp1-2023"), text)[0].communication.dp_overlap == 0.0
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_gradients_reduced_with_nothing_beside(text: str) -> None:
     before = load_stack("megatron-2026").communication
     after = apply_switches(load_stack("megatron-2026"), text)[0].communication
     assert (after.dp_overlap, after.tp_exposed) == (0.0, before.tp_exposed)
-    assert apply_switches(load_stack("deepspeed-2025"), text)[0].communication.sharded_dp_overlap == 0.0
+    assert apply_switches(load_stack("deepspeed-2025"), text)[0].communication.dp_overlap == 0.0
 
 
 def test_the_overlap_of_one_exchange_is_no_other() -> None:
@@ -201,7 +201,7 @@ def test_narrower_states_where_the_stack_has_the_option() -> None:
     assert "not used" in said[0]
     for text in ("bf16 grads", "gradients reduced in bf16", "grad_reduce_in_fp32=False"):
         narrow = apply_switches(load_stack("megatron-2026"), text)[0]
-        assert (narrow.engine.gradient, narrow.communication.gradient_bytes) == (2.0, 2.0)
+        assert (narrow.engine.gradient, narrow.engine.sent_gradient) == (2.0, 2.0)
     assert apply_switches(load_stack("megatron-2026"), "grad_reduce_in_fp32=True")[1] == ()
     assert "not used" in apply_switches(load_stack("megatron-2022"), "bf16 grads")[1][0]
 
@@ -271,8 +271,8 @@ def test_flash_attention_in_triton_is_a_kernel_of_its_own(words: str) -> None:
 )
 def test_gradients_that_a_row_reduces_in_32_bits(words: str) -> None:
     loop = load_stack("fsdp1-2023")
-    assert apply_switches(loop, words)[0].communication.gradient_bytes == 4.0
+    assert apply_switches(loop, words)[0].engine.sent_gradient == 4.0
     assert apply_switches(load_stack("llm-foundry-2023"), words)[0] == load_stack("llm-foundry-2023")
     wide = apply_switches(load_stack("megatron-2024"), words)[0]
-    assert (wide.communication.gradient_bytes, wide.engine.gradient) == (4.0, 4.0)
+    assert (wide.engine.sent_gradient, wide.engine.gradient) == (4.0, 4.0)
     assert apply_switches(loop, "gradients accumulate in fp32")[0] is loop

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from planner.calibrate.profile import Measurement, expected
-from planner.catalog.load_stacks import load_stack
 from planner.catalog.loader import load_kernel_rates
-from planner.spec.machine.architecture import Architecture
+from planner.cost.device.products import TORCH_GROUPED
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.precision import Precision
-from tests.problems import dense_model, moe_model, problem, seconds_of, with_section
+from planner.spec.stack.engines import FullyShard
+from tests.problems import dense_model, moe_model, problem, seconds_of
 
-OWN = 1.2  # torchtitan-2026.yaml
+OWN = TORCH_GROUPED
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,15 @@ OWN = 1.2  # torchtitan-2026.yaml
         ("b200", Precision.FP8_MX, False),
     ],
 )
-def test_only_16_bit_products_of_experts_on_blackwell(chip: str, precision: Precision, slower: bool) -> None:
-    assert load_stack("torchtitan-2026").compute.grouped_gemm_16_bit == {Architecture.BLACKWELL: OWN}
+def test_only_16_bit_products_of_experts_on_blackwell(
+    chip: str, precision: Precision, slower: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for model in (moe_model(), dense_model()):
         subject = problem(model, f"1x8 {chip}", precision=precision, stack="torchtitan-2026")
-        usual = with_section(subject, "compute", grouped_gemm_16_bit={})
-        told = seconds_of(subject, "gemm", 2) / seconds_of(usual, "gemm", 2)
+        of_torch = seconds_of(subject, "gemm", 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(FullyShard, "groups_by_torch", False)
+            told = of_torch / seconds_of(subject, "gemm", 2)
         if slower and model.is_moe:
             assert 1.02 < told < OWN
         else:

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from planner.cost.messages import data_parallel
 from planner.cost.messages.data_parallel import DataParallel, exposed_data_parallel
 from planner.cost.network.collectives import all_reduce_time
 from planner.cost.network.traffic import group_links
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.stack.time import Communication
+from planner.spec.stack.engines import DeepSpeed, Nanotron
 from tests.problems import costs, dense_model, problem
 
-COMM = Communication(dp_overlap=0.5, fsdp_overlap=0.5, overlap_slowdown=0.0, bucket_latency="0 s")
-SLOW = COMM.model_copy(update={"bucket_latency": 1e-6})
+
+@pytest.fixture(autouse=True)
+def _nothing_slows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "OVERLAP_SLOWDOWN", 0.0)
 
 
 def row_of(
-    values: tuple[float, ...],
-    flags: tuple[bool, ...] = (False, False, True),
-    turns: tuple[float, float] = (1.0, 1.0),
-) -> DataParallel:
-    """One row: numbers and flags in the order of the fields."""
-    columns = [np.array([value]) for value in (*values, *flags)]
-    return DataParallel(*columns, turns=(np.array([turns[0]]), np.array([turns[1]])))
+    zero: int, scatter: float, gather: float, microbatches: float = 4.0, latency: float = 0.0, hidden: float = 0.5,
+    behind: bool = False, waits_whole: bool = False, turns: tuple[float, float] = (1.0, 1.0), aside: bool = True,
+    last: bool = False,
+) -> DataParallel:  # fmt: skip
+    """One row, of which the same share hides once a step and in every layer."""
+
+    def column(value: float) -> NDArray[Any]:
+        return np.array([value])
+
+    return DataParallel(
+        scatter=column(scatter), gather=column(gather), again=column(1.0), zero=column(float(zero)),
+        microbatches=column(microbatches), latency=column(latency), hidden=(column(hidden), column(hidden)),
+        in_each=column(zero >= 2), behind=column(behind), waits_whole=column(waits_whole), reduces_last=column(last),
+        aside=column(aside), turns=(column(turns[0]), column(turns[1])),
+    )  # fmt: skip
 
 
 def exposed(
-    zero: int, scatter: float, gather: float, stage: float = 3.0, microbatches: float = 4.0, layers: float = 10.0,
-    buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM, waits_whole: bool = False,
-    turns: tuple[float, float] = (1.0, 1.0), aside: bool = True, last: bool = False,
-) -> float:  # fmt: skip
-    given = (scatter, gather, 1.0, float(zero), ranks, microbatches, buckets)
-    row = row_of(given, (waits_whole, last, aside), turns)
-    return float(exposed_data_parallel(row, np.array([stage]), np.array([layers]), comm)[0])
+    zero: int, scatter: float, gather: float, stage: float = 3.0, layers: float = 10.0, **row: Any
+) -> float:
+    found = exposed_data_parallel(row_of(zero, scatter, gather, **row), np.array([stage]), np.array([layers]))
+    return float(found[0])
 
 
 def test_gradients_hide_under_the_last_backward() -> None:
@@ -72,12 +83,9 @@ def test_zero_3_communicates_in_every_micro_batch() -> None:
 
 
 def test_weights_gathered_behind_the_step_are_in_sight() -> None:
-    comm = COMM.model_copy(update={"gathers_after_step": True})
     # ZeRO 1: 2 of 3 s of gradients and all 2 s of weights; ZeRO 2 reduces in every micro-batch and gathers once
-    assert exposed(1, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(2.0 + 2.0)
-    assert exposed(2, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(4 * 2.0 + 2.0)
-    for zero in (0, 3):
-        assert exposed(zero, 3.0, 2.0, comm=comm) == exposed(zero, 3.0, 2.0)
+    assert exposed(1, scatter=3.0, gather=2.0, behind=True) == pytest.approx(2.0 + 2.0)
+    assert exposed(2, scatter=3.0, gather=2.0, behind=True) == pytest.approx(4 * 2.0 + 2.0)
 
 
 def test_whole_gradients_are_scattered_once_in_sight() -> None:
@@ -95,22 +103,19 @@ def test_gradients_that_wait_for_the_last_micro_batch_are_scattered_under_its_ba
     assert exposed(2, scatter=3.0, gather=2.0, last=True) == pytest.approx(4 * 1.5 + 2.0)
 
 
-def test_what_is_hidden_slows_down_what_hides_it() -> None:
-    comm = COMM.model_copy(update={"overlap_slowdown": 0.2})
+def test_what_is_hidden_slows_down_what_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "OVERLAP_SLOWDOWN", 0.2)
     # ZeRO 1: 3 + 2 s in all, 2 + 1.5 s in sight
-    assert exposed(1, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(3.5 + 0.2 * 1.5)
+    assert exposed(1, scatter=3.0, gather=2.0) == pytest.approx(3.5 + 0.2 * 1.5)
     # ZeRO 3: 2 + 5 s a micro-batch, 1.5 + 4 s in sight
-    assert exposed(3, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(4 * (5.5 + 0.2 * 1.5))
-
-
-def test_buckets_cost_latency_per_rank() -> None:
-    more = exposed(0, 1.0, 0.0, buckets=100, ranks=64, comm=SLOW) - exposed(0, 1.0, 0.0, ranks=64)
-    assert more == pytest.approx(100 * 63 * 1e-6)
+    assert exposed(3, scatter=3.0, gather=2.0) == pytest.approx(4 * (5.5 + 0.2 * 1.5))
 
 
 @pytest.mark.parametrize("zero", range(4))
-def test_a_rank_alone_exchanges_nothing(zero: int) -> None:
-    assert exposed(zero, 0.0, 0.0, ranks=1.0, buckets=100, comm=SLOW) == 0.0
+def test_buckets_cost_their_latency_and_a_rank_alone_exchanges_nothing(zero: int) -> None:
+    more = exposed(zero, 1.0, 0.0, latency=0.25) - exposed(zero, 1.0, 0.0)
+    assert more == pytest.approx(0.25)
+    assert exposed(zero, 0.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("zero", range(4))
@@ -120,10 +125,11 @@ def test_faster_links_and_longer_compute_never_expose_more(zero: int) -> None:
     assert exposed(zero, 3.0, 2.0, stage=4.0) <= slow
 
 
-def test_sharded_gradients_may_overlap_less() -> None:
-    comm = COMM.model_copy(update={"dp_overlap": 1.0, "sharded_dp_overlap": 0.0})
-    assert exposed(0, 1.0, 1.0, stage=9.0, comm=comm) == pytest.approx(0.1)
-    assert exposed(1, 1.0, 1.0, stage=9.0, comm=comm) == pytest.approx(2.0)
+def test_engines_say_which_stages_hide_what_is_due_once() -> None:
+    zero = np.array([0.0, 1.0])
+    assert Nanotron().hidden_once(0.5, zero).tolist() == [0.5, 0.0]
+    assert DeepSpeed().hidden_once(0.5, zero).tolist() == [0.0, 0.5]
+    assert DeepSpeed(ddp=True).hidden_once(0.5, zero).tolist() == [0.5, 0.5]
 
 
 def test_a_model_without_experts_sends_nothing_of_them() -> None:
@@ -131,7 +137,7 @@ def test_a_model_without_experts_sends_nothing_of_them() -> None:
     subject = problem(dense_model(8), "2x8 h100 400G-ib")
     model = costs(subject)
     shards = model.prepare(ConfigTable.of([ParallelConfig(tp=2, dp=8, num_microbatches=8)])).shards
-    size = np.array([subject.stack.communication.gradient_bytes * shards.most_dense[0]])
+    size = np.array([subject.stack.engine.sent_gradient * shards.most_dense[0]])
     seconds = all_reduce_time(
         size, group_links(np.array([2.0]), np.array([8.0]), subject.cluster), model.links
     )

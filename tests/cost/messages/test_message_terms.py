@@ -11,6 +11,8 @@ import pytest
 
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import stack_names
+from planner.cost import layer
+from planner.cost.messages import data_parallel
 from planner.cost.model import CostModel
 from planner.errors import PlannerError
 from planner.solve.in_sight import busy_by_term, heaviest_data_parallel, layer_terms, with_exposed
@@ -20,7 +22,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import StaysGathered
+from planner.spec.stack.kinds import Dispatcher, StaysGathered
 from tests.problems import with_section
 
 OPTIONS = {"megatron-2026": ("", "+hybridep", "+deepep")}
@@ -31,11 +33,7 @@ QUICK = {  # the others are slow
 }  # fmt: skip
 STACKS = [name + option for name in stack_names() for option in OPTIONS.get(name, ("",))]
 # nothing hides, and all take what the links do, beside which nothing is copied
-BARE = {
-    "tp_exposed": 1.0, "tp_exposed_nodes": 1.0, "cp_overlap": 0.0, "ep_overlap": 0.0, "pair_overlap": False,
-    "dp_overlap": 0.0, "sharded_dp_overlap": None, "fsdp_overlap": 0.0, "overlap_slowdown": 0.0,
-    "bucket_latency": 0.0, "reduction_copies": 0.0, "gather_copies": 0.0,
-}  # fmt: skip
+BARE = {"tp_exposed": 1.0, "tp_exposed_nodes": 1.0, "ep_overlap": 0.0, "dp_overlap": 0.0}
 
 
 def posed(stack: str, cluster: str, model: str) -> Problem | None:
@@ -77,19 +75,30 @@ def terms_of(model: CostModel, config: ParallelConfig) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("stack", "cluster", "model"), list(cases()))
-def test_messages_take_the_terms_before_hiding(stack: str, cluster: str, model: str) -> None:
+def test_messages_take_the_terms_before_hiding(
+    stack: str, cluster: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nothing hides them: of the stage shown what its layers send, of the heaviest what data parallelism does.
     Else no axis has more in sight than its links work."""
     subject = posed(stack, cluster, model)
     assert subject is not None
     costed, bare = (cost_model(one) for one in (subject, with_section(subject, "communication", **BARE)))
-    for config in rows(subject):
+    looked_at, stages = rows(subject), dict[ParallelConfig, int]()
+    for config in looked_at:
         shown = with_exposed(costed, place(costed, config), terms_of(costed, config))
         for axis in shown.axes:
             assert (axis.exposed or 0.0) <= axis.busy * (1 + 1e-9), (axis.axis, config.describe())
+        stages[config] = shown.stage
+    monkeypatch.setattr(data_parallel, "OVERLAP_SLOWDOWN", 0.0)
+    monkeypatch.setattr(layer, "RING_OVERLAP", 0.0)
+    monkeypatch.setattr(Dispatcher, "pair_share", None)
+    for name in ("latency_of_bucket", "reduction_copies", "gather_copies"):
+        monkeypatch.setattr(type(subject.stack.engine), name, 0.0)
+    monkeypatch.setattr(type(subject.stack.engine), "hidden_in_layers", lambda engine, overlap: 0.0)
+    for config in looked_at:
         messages = StepMessages.of(bare, config)
-        busy = busy_by_term(messages.of_stage(shown.stage))
-        for term, seconds in layer_terms(messages, shown.stage).items():
+        busy = busy_by_term(messages.of_stage(stages[config]))
+        for term, seconds in layer_terms(messages, stages[config]).items():
             assert busy[term] == pytest.approx(seconds, rel=1e-9), (term, config.describe())
         # what stays gathered is of one stage, and the term has the heaviest without it and the heaviest with
         stays = config.pp > 1 and subject.stack.engine.keeps_gathered is not StaysGathered.NOTHING

@@ -12,6 +12,7 @@ from planner.cost.network.traffic import group_links
 from planner.solve.step_messages import step_messages
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.machine.load_cluster import load_cluster
+from planner.spec.stack.kinds import KeyValueHeads
 from tests.problems import costs, dense_model, problem
 
 
@@ -22,7 +23,7 @@ def test_megatron_gathers_whole_queries_keys_and_values_beyond_the_key_value_hea
     """32 heads and 8 pairs of 64: 2,048 + 2 x 512 outputs of 4,096 tokens in bf16, gathered ahead, scattered back."""
     spec = dense_model(4, heads=32, kv_heads=8)
     subject = problem(spec, load_cluster("gb200-nvl72", 16), stack="megatron-2026", global_batch=16)
-    other = subject.stack.communication.model_copy(update={"gathers_qkv": False})
+    other = subject.stack.communication.model_copy(update={"key_value_heads": KeyValueHeads.COPIED})
     copies = replace(subject, stack=subject.stack.model_copy(update={"communication": other}))
     config = ParallelConfig(tp=tp, sp=1, dp=16 // tp, micro_batch=1, num_microbatches=tp, zero=1)
     size = float(whole_qkv_bytes(subject, spec.layers[0], 4096.0, float(tp), 2.0))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.pipeline.stages import stage_classes
-from planner.space.split import deal_layers, split_balanced, split_evenly, split_nanotron
+from planner.space.split import deal_layers, split_balanced, split_evenly, split_greedily
 from planner.spec.load_model import load_model
 from planner.spec.stack.kinds import PipelineSplit
 
@@ -93,12 +93,12 @@ def test_even_split() -> None:
     ],
 )
 def test_nanotron_by_hand(layers: int, pp: int, head: float, split: list[int]) -> None:
-    assert split_nanotron(layers, pp, head) == split
+    assert split_greedily(layers, pp, head) == split
 
 
 @given(st.integers(1, 64), st.integers(1, 16), HEADS)
 def test_nanotron_deals_every_layer(layers: int, pp: int, head: float) -> None:
-    split = split_nanotron(layers, pp, head)
+    split = split_greedily(layers, pp, head)
     assert sum(split) == layers
     assert len(split) == pp
 

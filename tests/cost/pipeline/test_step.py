@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.pipeline.step import chance_of_full_memory, slow_mode_time, straggling
-from planner.spec.stack.time import Communication
-
-COMM = Communication(slowdown_per_doubling=0.01)
+from planner.cost.pipeline.step import STRAGGLING, chance_of_full_memory, slow_mode_time, straggling
+from tests.problems import dense_model, problem
 
 
 def test_stragglers_cost_a_share_per_doubling_of_nodes() -> None:
-    assert float(straggling(np.array([10.0]), 1.0, COMM)[0]) == 0.0
-    assert float(straggling(np.array([10.0]), 8.0, COMM)[0]) == pytest.approx(10 * 0.01 * 3)
+    for nodes, doublings in ((1, 0), (8, 3)):
+        subject = problem(dense_model(), f"{nodes}x8 h100 400G-ib")
+        assert float(straggling(np.array([10.0]), subject)[0]) == pytest.approx(10 * STRAGGLING * doublings)
 
 
 def test_slow_messages_cost_what_nanotrons_runs_lost() -> None:

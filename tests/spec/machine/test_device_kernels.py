@@ -44,10 +44,10 @@ def test_a_stack_without_flash_attention_misses_nothing_on_volta() -> None:
 def test_fp16_jobs_of_deepspeeds_engine_reduce_gradients_in_16_bits() -> None:
     stack, ampere = load_stack("megatron-deepspeed-2022"), load_cluster("a100-sxm-80g", 8).accelerator
     half = with_device_kernels(stack, LLAMA, ampere, Precision.FP16)
-    assert half.communication.gradient_bytes == 2.0
+    assert half.engine.sent_gradient == 2.0
     assert (half.engine.gradient, half.engine.optimizer_transient) == (2.0, 4.0)
     wide = with_device_kernels(stack, LLAMA, ampere, Precision.BF16)
-    assert (wide.communication.gradient_bytes, wide.engine.gradient) == (4.0, 4.0)
+    assert (wide.engine.sent_gradient, wide.engine.gradient) == (4.0, 4.0)
 
 
 def test_scores_are_kept_and_context_is_not_split_on_volta() -> None:
