@@ -88,7 +88,7 @@ def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:
 
 def _cut(mlp: Mlp, run: Run) -> tuple[Operation, ...]:
     """What the gate has below a quantile set to 0, of which single operations keep what is left."""
-    single = run.single(run.kernels.fused_activation)
+    single = run.single(run.kernels.code.fused_activation)
     ahead, back = CUT_PASSES[single]
 
     def values(x: LayerShape) -> Array:
