@@ -168,7 +168,7 @@ def forms_of(family: str) -> dict[str, Form]:
         for tied, beyond in product((False, True), (False, True)):
             config = config_of_model(name) | {"tie_word_embeddings": tied}
             model = read_model(short(config, load_model(name).num_layers, beyond))
-            one = found.setdefault(model_form(model, LENGTHS[0]), Form(name, config, beyond))
+            one = found.setdefault(model_form(model, LENGTHS[0], family), Form(name, config, beyond))
             if one.name != name:
                 one.others.append(config)
     return found

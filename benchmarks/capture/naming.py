@@ -38,7 +38,7 @@ from planner.spec.listed import (
 from planner.spec.model import ModelSpec
 
 MOST_SYMBOLS: Final = 5  # of a product
-FEW_SYMBOLS: Final = 3  # of the second product of a sum
+FEW_SYMBOLS: Final = 4  # of the second product of a sum
 FINEST: Final = 64  # parts of a whole that factors are counted in
 EMPTY: Final = ListedPass((), (), 0)
 
@@ -49,17 +49,19 @@ class NotListedError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """A run: what ran, of which model, at which length of sequences [tokens]; micro-batch, and rank of adapters."""
+    """A run: what ran, of which model, at which length of sequences [tokens]; micro-batch, rank of adapters, and
+    ranks that divide layers."""
 
     recording: Recording
     model: ModelSpec
     seq_len: int
     micro_batch: int
     rank: int = 0
+    tensor: int = 1
 
     def sizes(self, layer: Layer | None) -> Sizes:
         """Of all symbols, for a kind of layer, or outside of them."""
-        return sizes_of(self.model, layer, self.micro_batch, self.seq_len, self.rank)
+        return sizes_of(self.model, layer, self.micro_batch, self.seq_len, self.rank, self.tensor)
 
     def form(self, layer: Layer) -> str:
         """Of a layer."""

@@ -61,6 +61,9 @@ def parts_of(recording: Recording, count: int) -> list[Part]:
             kind = recording.kinds.get(block)
             if kind is Holds.GRADIENTS:
                 part.births += [len(part.changes)] if what[event] >= 0 else []
-            elif kind is not Holds.WORKSPACE or block in gone:
+            # those that a loss makes part by part, within the forward pass, are at work there
+            if kind is Holds.GRADIENTS and phase is Phase.BACKWARD:
+                continue
+            if kind is not Holds.WORKSPACE or block in gone:
                 part.changes.append((size[block], 1 if what[event] >= 0 else -1, kind is Holds.CAST))
     return found

@@ -104,8 +104,9 @@ def unmeasured(problem: Problem, kernels: KernelRates) -> bool:
 
 TOLD_FROM: Final = 1.1  # times the band of kernels, a step's own is said to be wider
 # Within this lie nine of ten steps of one device whose operations are listed (benchmarks/RESULTS.md, "Steps on one
-# device"): no number of theirs was fitted on them but the host's, on four of their eight models.
+# device"): no number of theirs was fitted on them but the host's, on four of their eight models. All ran transformers.
 LISTED_BAND: Final = 0.1
+_JUDGED: Final = "transformers"
 
 
 def confidence_of(problem: Problem, model: CostModel, time: Mapping[str, float] | None = None) -> Confidence:
@@ -117,7 +118,8 @@ def confidence_of(problem: Problem, model: CostModel, time: Mapping[str, float] 
     level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
     moe = problem.model.is_moe
     notes, band = [_fit_in_short(stack)], stack.band_at(problem.cluster.num_devices, moe)
-    if problem.listed and problem.lists() and problem.cluster.num_devices == 1:
+    judged = problem.listed and problem.lists() and _JUDGED in problem.listed.software
+    if problem.listed and judged and problem.cluster.num_devices == 1:
         notes, band = [finding("operations_read_off", software=problem.listed.releases)], LISTED_BAND
     if stack.band_widening:
         notes.append(finding("wider_on_more_devices"))

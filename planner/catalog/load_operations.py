@@ -1,5 +1,5 @@
 """What was captured of a stack's software? Reads `catalog/operations/STACK/FAMILY.json`, which
-`benchmarks/capture_operations.py` writes.
+`benchmarks/capture_operations.py` and `capture_torchtitan.py` write.
 
 Forms and variants of a family share tables of expressions, operations and passes. An expression is written as a sum of
 products, such as `2*b*s + 8*x`; a pass as numbers: its operations, and its changes of memory, of which -1 - n takes
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from planner.catalog.load_host import load_host_rates
 from planner.errors import InputError
+from planner.spec.config import Recompute
 from planner.spec.listed import (
     RELATIONS,
     Both,
@@ -26,6 +27,7 @@ from planner.spec.listed import (
     ListedShape,
     Lists,
     Product,
+    Variant,
     choices,
     model_form,
     sizes_of,
@@ -33,6 +35,12 @@ from planner.spec.listed import (
 from planner.spec.model import ModelSpec
 
 FOLDER: Final = Path(__file__).with_name("operations")
+EVERY_FAMILY: Final = "models"  # the file of software that runs all families by the same code
+RECOMPUTED: Final = {
+    False: Recompute.NONE,
+    "op": Recompute.SELECTIVE,
+    True: Recompute.FULL,
+}  # as files say it
 SUM: Final = " + "
 TIMES: Final = "*"
 Plain = dict[str, Any]
@@ -50,12 +58,14 @@ def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
 @lru_cache(maxsize=8)
 def _operations_of(stack: str, model: ModelSpec, seq_len: int, chosen: Choices | None) -> Listed | None:
     """`chosen`: what a user's own file says of kernels; None of a model of the catalog."""
-    file = FOLDER / stack / f"{model.family}.json"
-    if not file.exists():
+    families = (model.family, EVERY_FAMILY)
+    files = ((family, FOLDER / stack / f"{family}.json") for family in families)
+    family, file = next(((family, file) for family, file in files if file.exists()), ("", None))
+    if file is None:
         return None
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        found = document["forms"].get(model_form(model, seq_len))
+        found = document["forms"].get(model_form(model, seq_len, family))
         return (
             None if found is None or not _holds(found, model, seq_len, chosen) else _listed(document, found)
         )
@@ -78,7 +88,12 @@ def _holds(form: Plain, model: ModelSpec, seq_len: int, chosen: Choices | None) 
 def _listed(document: Plain, form: Plain) -> Listed:
     tables = Tables.read(document)
     variants = {
-        (frozenset(one["options"]), one["adapters"], one["recomputed"]): tables.lists(one)
+        Variant(
+            frozenset(one["options"]),
+            one["adapters"],
+            RECOMPUTED[one["recomputed"]],
+            one.get("tensor", False),
+        ): tables.lists(one)
         for one in form["variants"]
     }
     idle, unsharded = (frozenset(document[name]) for name in ("idle", "unsharded"))

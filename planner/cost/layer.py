@@ -7,14 +7,14 @@ the embedding and the head. Left out: what depends on the pipeline, data paralle
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import AdapterModel
-from planner.cost.captured.layers import listed_layers, undivided
+from planner.cost.captured.layers import listed_layers
 from planner.cost.cut import LayerShape
 from planner.cost.device.graphs import Capture, capture_of, layer_graphs
 from planner.cost.device.mixing import MixingModel
@@ -158,12 +158,16 @@ class LayerModel:
         formula = self._by_formulas(layer, keys)
         if self.listed is None:
             return formula
-        whole = self.listed.layer(layer, keys)
         cut = np.flatnonzero(~self.listed.applies(keys))
         if not len(cut):
-            return whole
-        uncut = self._by_formulas(layer, undivided(keys.take(cut)))
-        return whole.but(cut, formula.take(cut).in_proportion(whole.take(cut), uncut))
+            return self.listed.layer(layer, keys, formula.sent).sending_as(formula)
+        alone = self.listed.nearest(keys.take(cut))
+        first, alike = distinct(*self.columns(alone))
+        uncut = self._by_formulas(layer, alone.take(first)).take(alike)
+        near = formula.but(cut, uncut)
+        whole = self.listed.layer(layer, keys, near.sent).sending_as(near)
+        found = whole.but(cut, formula.take(cut).in_proportion(whole.take(cut), uncut))
+        return replace(found, graphs=formula.graphs)
 
     def _by_formulas(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         if layer.then is not None:
@@ -309,7 +313,7 @@ class LayerModel:
         cut = ~self.listed.applies(keys)
         if not cut.any():
             return whole
-        alone = undivided(keys)
+        alone = self.listed.nearest(keys)
         y = self.shape(alone, None)
         uncut = self._ends.cost(alone, y, self._longest(alone, None, y))
         return formula.in_proportion(whole, uncut, cut)

@@ -102,10 +102,24 @@ class LayerCost:
         names = [one.name for one in fields(self) if one.name != "graphs"]
         return LayerCost(**{name: column(getattr(self, name)) for name in names})
 
+    @property
+    def sent(self) -> tuple[Array, Array]:
+        """Seconds of messages that a forward and a backward pass do not hide."""
+        ahead, behind = (sum(of[term] for term in COMMUNICATION) for of in (self.forward, self.backward))
+        return np.asarray(ahead), np.asarray(behind)
+
+    def sending_as(self, other: LayerCost) -> LayerCost:
+        """The same with the messages of `other` among its terms; its times have them already."""
+        forward, backward = (
+            of | {term: like[term] for term in COMMUNICATION}
+            for of, like in ((self.forward, other.forward), (self.backward, other.backward))
+        )
+        return replace(self, forward=forward, backward=backward)
+
     def in_proportion(self, known: LayerCost, formula: LayerCost) -> LayerCost:
         """Costs of a layer that is cut, as much above or below what formulas say as `known` ones of the whole layer are
         above or below its `formula`; messages are as they are."""
-        sent = sum(of[term] for of in (self.forward, self.backward) for term in COMMUNICATION)
+        sent = sum(self.sent)
 
         def ratio(name: str) -> Array:
             one, other = (np.asarray(getattr(of, name), dtype=np.float64) for of in (known, formula))
@@ -115,6 +129,7 @@ class LayerCost:
         for name in ("time", "time_full"):
             changed[name] = ratio(name) * (getattr(self, name) - sent) + sent
         slower = ratio("time")
+        changed["weight_gradient"] = slower * self.weight_gradient
         for side in ("forward", "backward"):
             of = getattr(self, side)
             changed[side] = {

@@ -57,3 +57,21 @@ def _whole_gradients(group: Any) -> list[Any]:
     """Of weights that the backward pass has gone through: before ranks sum them, or where they accumulate them."""
     weights = [getattr(one, "_unsharded_param", None) for one in group.fsdp_params]
     return [one.grad for one in weights if one is not None and one.grad is not None]
+
+
+@contextmanager
+def shards_beside(recorder: Recorder) -> Iterator[None]:
+    """Have the recorder leave out while it is entered what FSDP2 gathers and sums."""
+    with ExitStack() as stack:
+        for name in ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce"):
+            own = getattr(_fsdp_param_group, name)
+            stack.enter_context(patch.object(_fsdp_param_group, name, _beside(recorder, own)))
+        yield
+
+
+def _beside(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with recorder.beside():
+            return function(*args, **kwargs)
+
+    return run

@@ -14,6 +14,7 @@ from enum import Enum
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from planner.spec.config import Recompute
 from planner.spec.kernel_space import masked_space, padded_width
 from planner.spec.layer import Layer
 from planner.spec.machine.host import HostRates
@@ -22,7 +23,7 @@ from planner.spec.model import ModelSpec
 Sizes = Mapping[str, float]
 """By symbol: how many."""
 
-RUN_BY: Final = ("transformers", "torch")  # whose releases say what was run
+RUN_BY: Final = ("transformers", "torchtitan", "torch")  # whose releases say what was run
 WIDTHS: Final = (64, 128, 10**9)  # of heads that memory-efficient attention tells apart
 HALF: Final = 2  # bytes of a number in 16 bits
 _CHOICE: Final = re.compile(
@@ -30,7 +31,7 @@ _CHOICE: Final = re.compile(
 )
 RANK: Final = "r"  # symbols, of `sizes_of`
 EXPERT_WIDTH: Final = "g"
-DERIVED: Final = ("m", "i", "j")  # symbols of sizes that follow from others
+DERIVED: Final = ("m", "i", "j", "U", "Y", "S")  # symbols of sizes that follow from others
 MOST_ALIKE: Final = 2  # numbers from here on make no other list
 
 
@@ -122,8 +123,18 @@ class Lists:
     behind: Both
 
 
-Variant = tuple[frozenset[str], bool, bool]
-"""Options of the stack that change what runs, whether adapters alone are trained, and whether layers are run again."""
+class Variant(NamedTuple):
+    """What lists are of: `options` of the stack that change what runs; `adapters`: are they alone trained;
+    `recompute`: what of layers is run again; `tensor`: do several ranks divide layers by tensor parallelism?"""
+
+    options: frozenset[str] = frozenset()
+    adapters: bool = False
+    recompute: Recompute = Recompute.NONE
+    tensor: bool = False
+
+
+ByRecompute = Mapping[Recompute, Lists]
+"""Lists of one variant, by what of layers is run again: of nothing and of all at least."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,7 @@ class Listed:
     @property
     def releases(self) -> str:
         """The software that was run, in words."""
-        return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY)
+        return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY if name in self.software)
 
     @property
     def adapts_experts(self) -> bool:
@@ -164,11 +175,14 @@ class Listed:
         """Are weights copied in the format of products where they are not sharded?"""
         return bool(options & self.unsharded)
 
-    def pair(self, options: frozenset[str], adapters: bool, sharded: bool) -> tuple[Lists, Lists] | None:
-        """Without and with recomputation; None where either was not captured."""
+    def of(
+        self, options: frozenset[str], adapters: bool, sharded: bool, tensor: bool = False
+    ) -> ByRecompute | None:
+        """Those of a variant; None where any of what they must have was not captured."""
         asked = options - self.idle - (self.unsharded if sharded else frozenset())
-        plain, again = (self.variants.get((asked, adapters, way)) for way in (False, True))
-        return None if plain is None or again is None else (plain, again)
+        every = {way: Variant(asked, adapters, way, tensor) for way in Recompute}
+        found = {way: self.variants[one] for way, one in every.items() if one in self.variants}
+        return found if {Recompute.NONE, Recompute.FULL} <= set(found) else None
 
 
 def form(value: Any) -> str:
@@ -205,15 +219,16 @@ def _at_length(layer: Layer, seq_len: int) -> Layer:
     return replace(layer, attention=a, then=then)
 
 
-def model_form(model: ModelSpec, seq_len: int) -> str:
-    """The same of a model: of what lies outside the layers, and of each kind of layer."""
+def model_form(model: ModelSpec, seq_len: int, family: str) -> str:
+    """The same of a model: of what lies outside the layers, and of each kind of layer; `family`: which software runs
+    by code of its own."""
     outside = (
         model.tied_embeddings, model.position_rows > 0, model.embedding_width != model.hidden,
         model.embedding_norm, model.final_norm, model.norm_kind.value, model.norm_bias, model.head_bias,
         model.mtp_layers, model.side_vocab > 0,
     )  # fmt: skip
     kinds = sorted({layer_form(layer, seq_len) for layer in model.layer_kinds})
-    return f"{model.family} {outside} " + "; ".join(kinds)
+    return f"{family} {outside} " + "; ".join(kinds)
 
 
 def choices(config: Mapping[str, Any]) -> dict[str, str | bool]:
@@ -241,29 +256,37 @@ RELATIONS: Final[Mapping[str, Callable[[Sizes], bool]]] = {
 }
 
 
-def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: int, rank: int = 0) -> Sizes:
+def sizes_of(
+    model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: int, rank: int = 0, tensor: int = 1
+) -> Sizes:
     """Every symbol's value for one kind of layer, or for what lies outside of them: the first of each that has it.
 
     b: texts, s: tokens of one, x: and one more; h: width of the residual stream, o: of the embedding; v: vocabulary;
     n: rows of positions; a, k: heads, and those of keys; m: heads of a key; d, u: widths of queries and of values;
     i: of heads as kernels pad them; j: bytes of masked attention's sums (`kernel_space`); q, l, p: ranks of queries and
-    keys, and the width that is rotated; y, z: d and k of the last attention whose d is another; w: window; f: width of
-    the MLP; e, t: experts, and those of a token; g, c: width of an expert, and of the shared ones; r: rank of adapters;
-    A, D: heads of state spaces and their width, N, G: width of a state and groups, T: taps, C: tokens of a chunk.
+    keys, and the width that is rotated, U: that is not; y, z: d and k of the last attention whose d is another; w:
+    window; f: width of the MLP; e, t: experts, and those of a token, B, K: their groups, and those of a token; g, c:
+    width of an expert, and of the shared ones; r: rank of adapters; A, D: heads of state spaces and their width, N, G:
+    width of a state and groups, T: taps, C: tokens of a chunk.
+
+    Of `tensor` ranks that divide layers what is one's own: v, a, k, f, c; Y: how many they are; S: tokens of a text
+    that they divide.
     """
     own = [block for kind in (model.layer_kinds if layer is None else (layer,)) for block in kind.blocks]
     found: dict[str, float] = {
-        "b": micro_batch, "s": seq_len, "x": seq_len + 1, "h": model.hidden, "v": model.vocab, "r": rank,
+        "b": micro_batch, "s": seq_len, "x": seq_len + 1, "h": model.hidden, "v": model.vocab / tensor, "r": rank,
         "n": model.position_rows, "o": model.embedding_width,
     }  # fmt: skip
     for block in own:
         a, moe = block.attention, block.moe
         if a is not None:
+            heads = a.heads / tensor
             for name, value in (
-                ("a", a.heads), ("k", a.kv_heads), ("d", a.head_dim), ("u", a.v_head_dim), ("q", a.q_lora_rank),
-                ("l", a.kv_lora_rank), ("p", a.qk_rope_dim), ("w", a.window or 0), ("m", a.heads / a.kv_heads),
+                ("a", heads), ("k", a.kv_heads / tensor), ("d", a.head_dim), ("u", a.v_head_dim),
+                ("q", a.q_lora_rank), ("l", a.kv_lora_rank), ("p", a.qk_rope_dim), ("w", a.window or 0),
+                ("U", a.head_dim - a.qk_rope_dim if a.qk_rope_dim else 0), ("m", a.heads / a.kv_heads),
                 ("i", padded_width(a.head_dim)),
-                ("j", masked_space(micro_batch, a.heads, seq_len, seq_len, (a.head_dim, a.v_head_dim), HALF)),
+                ("j", masked_space(micro_batch, a.heads, seq_len, seq_len, (a.head_dim, a.v_head_dim), HALF) / tensor),
             ):  # fmt: skip
                 found.setdefault(name, value)
             if a.head_dim != found["d"]:
@@ -275,13 +298,15 @@ def sizes_of(model: ModelSpec, layer: Layer | None, micro_batch: int, seq_len: i
             ):  # fmt: skip
                 found.setdefault(name, value)
         if block.mlp is not None:
-            found.setdefault("f", block.mlp.ffn)
+            found.setdefault("f", block.mlp.ffn / tensor)
         if moe is not None:
             for name, value in (
                 ("e", moe.experts),
                 ("t", moe.top_k),
                 ("g", moe.expert_ffn),
-                ("c", moe.shared_ffn),
+                ("c", moe.shared_ffn / tensor),
+                ("B", moe.groups),
+                ("K", moe.top_groups),
             ):
                 found.setdefault(name, value)
-    return found
+    return {**found, "Y": tensor, "S": seq_len / tensor}

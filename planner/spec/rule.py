@@ -12,7 +12,7 @@ from typing import Final
 
 from planner.spec.config import CODED, ContextKind, IntColumn, Mask, value_text
 from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.listed import Listed, Lists
+from planner.spec.listed import ByRecompute, Listed
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
@@ -52,9 +52,9 @@ class Problem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", self.model.with_wide_ends(*self.job.bf16_layers))
 
-    def lists(self, sharded: bool = False) -> tuple[Lists, Lists] | None:
-        """Lists of operations of the job's variant, without recomputation of layers and with it, where weights are
-        `sharded` or not; None where they do not hold: for texts of several lengths, other precisions, frozen weights in
+    def lists(self, sharded: bool = False, tensor: bool = False) -> ByRecompute | None:
+        """Lists of operations of the job's variant, where weights are `sharded` or not and ranks divide layers or not;
+        None where they do not hold: for texts of several lengths, other precisions, frozen weights in
         fewer bits, adapters of other layers or of experts, heads that no flash kernel takes, and devices whose kernels
         PyTorch chooses otherwise none are captured."""
         job, chip = self.job, self.cluster.accelerator
@@ -69,7 +69,7 @@ class Problem:
         half = job.precision in (Precision.BF16, Precision.FP16)
         if self.listed is None or not (alike and usual and half):
             return None
-        return self.listed.pair(self.stack.options, job.lora_rank is not None, sharded)
+        return self.listed.of(self.stack.options, job.lora_rank is not None, sharded, tensor)
 
     @property
     def casts_listed(self) -> bool:

@@ -9,15 +9,16 @@ import pytest
 
 from planner.ask.request import Request, resolve
 from planner.catalog.load_operations import FOLDER, Tables, has_operations, operations_of
+from planner.spec.config import Recompute
 from planner.spec.listed import Lists, Values, layer_form, sizes_of
 from planner.spec.load_model import load_model
 
 STACK = "transformers-2026"
-FILES = sorted((FOLDER / STACK).glob("*.json"))
+FILES = sorted(FOLDER.glob("*/*.json"))
 MODELS = ("llama-3.1-8b", "qwen3-0.6b", "qwen2.5-7b", "gpt2-xl", "olmoe-1b-7b")
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_file_is_written_as_it_was_read(file) -> None:  # type: ignore[no-untyped-def]
     document = json.loads(file.read_text(encoding="utf-8"))
     tables = Tables.read(document)
@@ -34,9 +35,10 @@ def test_lists_of_a_model_have_every_kind_of_its_layers(name: str) -> None:
     model = load_model(name)
     listed = operations_of(STACK, model, 4096)
     assert listed is not None
-    plain, again = listed.pair(frozenset(), adapters=False, sharded=False) or pytest.fail(
+    found = listed.of(frozenset(), adapters=False, sharded=False) or pytest.fail(
         "plain training was captured"
     )
+    plain, again = found[Recompute.NONE], found[Recompute.FULL]
     for lists in (plain, again):
         assert {layer_form(layer, 4096) for layer in model.layer_kinds} <= set(lists.layers)
         for layer in model.layer_kinds:
@@ -61,7 +63,7 @@ def test_idle_options_change_nothing_and_unknown_ones_have_no_lists() -> None:
     listed = operations_of(STACK, load_model("qwen3-0.6b"), 4096)
     assert listed is not None
     plain, idle, unknown = (
-        listed.pair(frozenset(options), adapters=False, sharded=False)
+        listed.of(frozenset(options), adapters=False, sharded=False)
         for options in ((), ("adamw-foreach",), ("compile",))
     )
     assert idle == plain is not None
@@ -72,11 +74,11 @@ def test_sharded_weights_are_gathered_in_the_format_of_products() -> None:
     listed = operations_of(STACK, load_model("qwen3-0.6b"), 4096)
     assert listed is not None
     amp = frozenset({"amp"})
-    whole, sharded = (listed.pair(amp, adapters=False, sharded=way) for way in (False, True))
+    whole, sharded = (listed.of(amp, adapters=False, sharded=way) for way in (False, True))
     assert whole is not None
     assert listed.casts(amp)
     assert not listed.casts(frozenset())
-    assert sharded == listed.pair(frozenset(), adapters=False, sharded=False)
+    assert sharded == listed.of(frozenset(), adapters=False, sharded=False)
 
 
 @pytest.mark.parametrize(

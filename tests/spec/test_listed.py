@@ -16,10 +16,12 @@ def test_a_product_has_each_symbol_as_often_as_it_stands_there() -> None:
 
 def test_a_form_has_no_sizes_but_what_decides_the_operations() -> None:
     small, large = dense_model(), dense_model(layers=40, hidden=4096, heads=32, ffn=11008, vocab=50000)
-    assert model_form(small, 4096) == model_form(large, 4096)
-    assert model_form(small, 4096) != model_form(dense_model(tied=True), 4096)
-    assert model_form(small, 4096) != model_form(dense_model(kv_heads=16), 4096)  # keys are not repeated
-    assert model_form(small, 4096) != model_form(moe_model(), 4096)
+    assert model_form(small, 4096, "one") == model_form(large, 4096, "one")
+    assert model_form(small, 4096, "one") != model_form(dense_model(tied=True), 4096, "one")
+    assert model_form(small, 4096, "one") != model_form(
+        dense_model(kv_heads=16), 4096, "one"
+    )  # keys are not repeated
+    assert model_form(small, 4096, "one") != model_form(moe_model(), 4096, "one")
 
 
 def test_kinds_of_layers_that_differ_have_different_forms() -> None:

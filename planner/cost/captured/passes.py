@@ -20,6 +20,8 @@ from planner.spec.listed import Both, ListedPass, ListedShape, Lists, Sizes, Val
 from planner.spec.machine.host import HostRates
 
 Array = NDArray[np.float64]
+_COLLECTIVES: Final = "_c10d_functional."
+_WAITED: Final = "_c10d_functional.wait_tensor.default"
 BLOCK: Final = 512  # bytes that the caching allocator rounds to (c10/core/AllocatorConfig.h, kMinBlockSize)
 
 
@@ -35,6 +37,7 @@ class PassCost:
     peak: float
     early: float
     late: float
+    messages: int
 
     @property
     def busy(self) -> float:
@@ -44,7 +47,11 @@ class PassCost:
     @property
     def seconds(self) -> float:
         """The longer of device and host [s]."""
-        return max(self.busy, self.host)
+        return self.sending(0.0)
+
+    def sending(self, sent: float) -> float:
+        """The same where messages that nothing hides take so long."""
+        return max(self.busy + sent, self.host)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,15 @@ class BothCosts:
         """Seconds of the host."""
         return self.forward.host + self.backward.host
 
+    def sent_again(self, bare: BothCosts) -> float:
+        """Share of the messages of a forward pass that the backward one sends again, beside a `bare` one [1]."""
+        return (self.backward.messages - bare.backward.messages) / max(bare.forward.messages, 1)
+
+
+def sends_message(operation: Operation) -> bool:
+    """Is it one of PyTorch's collectives?"""
+    return operation.name.startswith(_COLLECTIVES) and operation.name != _WAITED
+
 
 class ListedCosts:
     """Binds lists to sizes, a device and its host."""
@@ -87,7 +103,8 @@ class ListedCosts:
 
     def _cost(self, one: ListedPass, phase: Phase) -> PassCost:
         operations = [self._operation(number, phase) for number in one.operations]
-        seconds = device_seconds(operations, self.device)
+        sends = [sends_message(operation) for operation in operations]
+        seconds = np.where(sends, 0.0, device_seconds(operations, self.device))
         device: dict[str, float] = {}
         for operation, took in zip(operations, seconds.tolist(), strict=True):
             kind = kind_of(operation)
@@ -98,7 +115,7 @@ class ListedCosts:
         early, late = levels[: one.born + 1], levels[one.born + 1 :]
         return PassCost(
             device, issued, float(levels[-1]), float(levels.max()), float(early.max()),
-            float(late.max(initial=-np.inf)),
+            float(late.max(initial=-np.inf)), sum(sends),
         )  # fmt: skip
 
     def _levels(self, one: ListedPass) -> Array:

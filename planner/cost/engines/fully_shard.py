@@ -32,6 +32,7 @@ from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.engines import FullyShard
 from planner.spec.stack.kinds import StaysGathered, TorchPipelining
+from planner.spec.stack.losses import Chunked
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -46,7 +47,9 @@ class _Units:
     `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
     remains once reduced, or, of a model in one unit, unreduced until the end; `outer_*`: embedding, norm and head
     together, `outer_unreduced` beside the buffer: their gradients, or what becomes of the buffer and the last
-    parameter's gradient, which a loop over them still names (_fsdp_collectives.py foreach_reduce). `all_weights`: the
+    parameter's gradient, which a loop over them still names (_fsdp_collectives.py foreach_reduce); without the head
+    where its loss is made part by part, behind the last of which it is reduced (torchtitan 0.3.0 components/loss.py
+    ChunkedLossWrapper). `all_weights`: the
     whole model gathered.
     `head_gradient`: the gradient that exists from the first step of the backward pass to the last. `last_buffer`: of
     the last all-gather of a forward pass, which stays until the next one is waited for.
@@ -74,7 +77,14 @@ def _units(x: MemoryInputs, stack: Stack, states: FullyShard, grown: Array, fres
     outer, unit = x.outer, np.minimum(x.unit[:, None], total - x.outer)
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
-    kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
+    kept_head = np.where(sharded, g, fresh * x.trained * states.gradient) * x.head
+    late, last_weight = outer, np.where(x.head > 0, x.head, x.outer)
+    if isinstance(stack.kernels.loss, Chunked):  # reduced behind its last part
+        alone = sharded & (x.waits_whole[:, None] == 0)
+        own = fresh * grown * np.divide(x.head, total, out=np.zeros_like(total), where=total > 0)
+        kept_head = np.where(alone, own, kept_head)
+        late = outer - np.where(alone, x.head, 0.0)
+        last_weight = np.where(alone, late, last_weight)
     part = gradients_kept(x) * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     last = inner * unit
     if states.stays_gathered is StaysGathered.HEAD:
@@ -83,9 +93,9 @@ def _units(x: MemoryInputs, stack: Stack, states: FullyShard, grown: Array, fres
         weights=inner * unit, gradients=g * unit, scatter=reduced * unit,
         shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
         outer_weights=w * outer,
-        outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
-        outer_unreduced=np.maximum(g * outer, part + g * np.where(x.head > 0, x.head, x.outer)),
-        all_weights=whole, head_gradient=kept_head * x.head,
+        outer_gradients=g * outer, outer_scatter=reduced * late, outer_shard=outer_shard,
+        outer_unreduced=np.maximum(g * late, part + g * last_weight),
+        all_weights=whole, head_gradient=kept_head,
         last_buffer=last if states.gather_copies else np.zeros_like(total),
     )  # fmt: skip
 

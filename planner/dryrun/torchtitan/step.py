@@ -11,8 +11,8 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
@@ -34,11 +34,12 @@ from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher  #
 from torchtitan.trainer import Trainer  # noqa: E402
 
 from planner.cost.captured.operation import Phase  # noqa: E402
-from planner.dryrun.folding import UnequalPartsError, lengthened  # noqa: E402
+from planner.dryrun.folding import Part, UnequalPartsError, lengthened  # noqa: E402
 from planner.dryrun.on_cuda import cuda_branches  # noqa: E402
 from planner.dryrun.processes import process_of  # noqa: E402
 from planner.dryrun.recorder import Recorder  # noqa: E402
 from planner.dryrun.recording import Holds, Recording  # noqa: E402
+from planner.dryrun.sharded import shards_beside  # noqa: E402
 from planner.dryrun.torchtitan.attention import Mask, flex_attention  # noqa: E402
 from planner.dryrun.torchtitan.models import torchtitan_model  # noqa: E402
 from planner.dryrun.torchtitan.pipeline import Stage, stage_alone  # noqa: E402
@@ -56,6 +57,31 @@ def record_step(recipe: TitanRecipe, capability: tuple[int, int]) -> Recording:
 
     Raises `UnsupportedError` for what cannot be run.
     """
+    recording, parts, more = _recorded(recipe, capability, _step_twice)
+    if not more:
+        return recording
+    try:
+        return lengthened(recording, parts, more)
+    except UnequalPartsError:
+        return record_step(replace(recipe, folds=False), capability)
+
+
+def passes_of(recipe: TitanRecipe, capability: tuple[int, int]) -> Recording:
+    """What the forward and backward pass of a first micro-batch ask for, without what fully_shard gathers and sums.
+
+    Raises `UnsupportedError` for what cannot be run.
+    """
+    return _recorded(recipe, capability, _pass_once, shards_beside)[0]
+
+
+def _recorded(
+    recipe: TitanRecipe,
+    capability: tuple[int, int],
+    step: Callable[[TitanRecipe, _Run, Recorder], None],
+    within: Callable[[Recorder], AbstractContextManager[None]] = lambda recorder: nullcontext(),
+) -> tuple[Recording, Sequence[Part], int]:
+    """What building the rank's part of a model and a `step` of it ask for, which runs `within` a context; passes of a
+    pipeline, and micro-batches in flight beside those that ran."""
     recorder = Recorder(NoValues(), capability)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
@@ -67,24 +93,18 @@ def record_step(recipe: TitanRecipe, capability: tuple[int, int]) -> Recording:
         stack.enter_context(process_of(recipe.rank, recipe.ranks, recorder))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(recorder)
+        stack.enter_context(within(recorder))
         try:
             run = _built(recipe, recorder)
-            _step_twice(recipe, run, recorder)
+            step(recipe, run, recorder)
         except PlannerError:
             raise
         except Exception as error:  # whatever its code, or an operation without shapes, ends with
             must = f"a dry run needs a step that runs on tensors without data, here {recipe.model.name}'s by torchtitan"
             raise UnsupportedError(must, in_short(error)) from error
-        recorder.recording.end = len(recorder.recording.trace)
         stage = run.stage
         del run
-        if stage is None or not stage.more:
-            return recorder.recording
-        parts, more = stage.ran, stage.more
-    try:
-        return lengthened(recorder.recording, parts, more)
-    except UnequalPartsError:
-        return record_step(replace(recipe, folds=False), capability)
+        return recorder.recording, *(((), 0) if stage is None else (stage.ran, stage.more))
 
 
 @dataclass
@@ -227,6 +247,14 @@ def _built(recipe: TitanRecipe, recorder: Recorder) -> _Run:
     return _Run(parts, loss, optimizers, dims, stage)
 
 
+def _pass_once(recipe: TitanRecipe, run: _Run, recorder: Recorder) -> None:
+    batch = _batch(recipe, recorder)
+    recorder.begin_step(0)
+    with recorder.modules_followed():
+        _micro_batch(run, recorder, batch)
+    recorder.recording.end = len(recorder.recording.trace)  # before the end of the batch
+
+
 def _step_twice(recipe: TitanRecipe, run: _Run, recorder: Recorder) -> None:
     trained = [one for part in run.parts for one in part.parameters()]
     for step in range(2):
@@ -251,6 +279,7 @@ def _step_twice(recipe: TitanRecipe, run: _Run, recorder: Recorder) -> None:
         run.optimizers.step()
         moments = (one for each in run.optimizers for state in each.state.values() for one in state.values())
         recorder.hold([one for one in moments if isinstance(one, torch.Tensor)], Holds.OPTIMIZER_STATES)
+    recorder.recording.end = len(recorder.recording.trace)
 
 
 @dataclass

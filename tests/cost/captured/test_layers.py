@@ -11,10 +11,9 @@ import pytest
 
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_operations import operations_of
-from planner.cost.captured import layers as captured
 from planner.cost.model import CostModel
 from planner.errors import InputError
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
 from planner.spec.rule import Problem
 
@@ -70,14 +69,33 @@ def test_what_tensor_parallelism_cuts_is_in_proportion_to_the_whole() -> None:
     assert half.forward["tp_comm"] == plain.forward["tp_comm"]
 
 
-def test_undivided_keys_are_those_that_lists_are_of() -> None:
+def test_the_nearest_keys_are_those_that_lists_are_of() -> None:
     model = cost_model(problem())
     assert model.layers.listed is not None
     assert not model.layers.listed.applies(configs(2)).any()
-    assert model.layers.listed.applies(captured.undivided(configs(2))).all()
+    assert model.layers.listed.applies(model.layers.listed.nearest(configs(2))).all()
 
 
-@pytest.mark.parametrize("stack", ["transformers-2026", "transformers-2026+amp"])
+def test_what_torchtitan_divides_and_does_again_is_listed() -> None:
+    """Its selective checkpointing keeps less than none of it and more than the whole; inputs that tensor parallelism
+    gathers are kept whole, so that half a layer keeps more than half."""
+    model = cost_model(problem(stack="torchtitan-2026-eager"))
+    one, two, op = configs(1), configs(2), 1 << RECOMPUTE_MODULES.index("op")
+    again = ConfigTable({**one.columns, "recompute_modules": np.full(1, op, dtype=np.int32)})
+    layers, layer = model.layers, model.problem.model.layers[0]
+    assert layers.listed is not None
+    assert all(layers.listed.applies(keys).all() for keys in (one, two, again))
+    plain, divided, selective = (layers.layer(layer, keys) for keys in (one, two, again))
+    assert plain.kept_full < selective.kept < plain.kept
+    assert plain.time < selective.time < plain.time_full
+    assert plain.kept / 2 < divided.kept < plain.kept
+    assert divided.forward["tp_comm"] > 0 == plain.forward["tp_comm"]
+    bare = divided.forward_time - divided.forward["tp_comm"]
+    assert plain.forward_time / 2 < bare < plain.forward_time
+    assert divided.time_full - divided.time > divided.forward["tp_comm"]  # gathered again in part
+
+
+@pytest.mark.parametrize("stack", ["transformers-2026", "transformers-2026+amp", "torchtitan-2026-eager"])
 def test_bounds_hold_with_lists(stack: str) -> None:
     model = cost_model(problem(stack=stack))
     cut = ConfigTable.joined([configs(tp) for tp in (1, 2, 4)])
