@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from planner.ask.option import Option, options_of
+from planner.ask.option import Group, Option, options_of
 from planner.ask.question import Question
 from planner.ask.readers import whole
 from planner.calibrate.flops_rate import KINDS
@@ -129,9 +129,13 @@ _KINDS: Final[Mapping[str, Iterable[str]]] = {
     "precision": Precision, "optimizer": Optimizer, "lora_targets": AdapterTargets,
     "frozen_bits": [str(bits) for bits in sorted(FROZEN_BYTES)],
 }  # fmt: skip
-# what is of a search, or of a run that is to come
-_NO_COLUMNS: Final = ("set", "without", "headroom", "min_free", "tokens", "assume", "calibration")
-OPTIONS: Final = {name: one for name, one in options_of(Question).items() if name not in _NO_COLUMNS}
+# what is of a search; what is of a run that is to come has a group of its own
+_NO_COLUMNS: Final = ("set", "without", "headroom", "min_free", "calibration")
+OPTIONS: Final = {
+    name: one
+    for name, one in options_of(Question).items()
+    if name not in _NO_COLUMNS and one.group is not Group.RUN
+}
 AXES: Final = RESTRICTABLE
 _MEASURED: Final[Mapping[str, Callable[[str], Any]]] = {
     "step_time_s": _figure, "tokens_per_s_per_gpu": _figure, "tflops_per_gpu": _figure,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.answer.estimate import asked_config, make_estimate
-from planner.ask.option import as_written
+from planner.ask.option import Group, as_written, options_of
 from planner.ask.question import DryrunQuestion, Question
 from planner.ask.request import DEFAULT_SEQ_LEN, resolve
 from planner.catalog.cluster_rates import rates_of
@@ -153,11 +153,11 @@ def _software_of(problem: Problem, alone: tuple[str, ...]) -> Software:
 def _check_of_a_step(asked: Question) -> None:
     """Raise `InputError` for what says nothing of a step, `UnsupportedError` for what no dry run knows."""
     if isinstance(asked, DryrunQuestion):
-        tokens = "" if asked.tokens is None else f"{asked.tokens:,.0f}"
-        for name, given in (("tokens", tokens), ("assume", ", ".join(asked.assume))):
-            if given:
+        for name, one in options_of(Question).items():
+            given = getattr(asked, name)
+            if one.group is Group.RUN and given != one.default:
                 must = f"{option(name)} says something of a whole run, and a dry run is of one step"
-                raise InputError(must, given, f"leave it out: planner estimate takes {option(name)}")
+                raise InputError(must, str(given), f"leave it out: planner estimate takes {option(name)}")
     uneven = asked.expert_loads is not None and zipf_exponent(asked.expert_loads) != 0
     for name, there in (("expert_loads", uneven), ("expert_replicas", asked.expert_replicas is not None)):
         if there:

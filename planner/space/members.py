@@ -124,7 +124,9 @@ def _alters(option: StackOption, stack: Stack, precision: Precision) -> bool:
         for key, value in fields.items()
     )
     return any(
-        (precision in (old or ())) != (precision in new) if isinstance(new, tuple) else old != new
+        (precision in (old or ())) != (precision in new)
+        if isinstance(new, tuple) and {*new} <= {*Precision}
+        else old != new
         for old, new in pairs
     )
 

