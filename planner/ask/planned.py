@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from planner.ask.option import options_of
 from planner.ask.question import Question
+from planner.catalog.load_operations import posed
 from planner.catalog.load_overlay import calibrated, load_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import model_parameters
@@ -20,7 +21,6 @@ from planner.frameworks.layout import chunk_layers
 from planner.spec.config import FOLDED_SCHEDULES
 from planner.spec.load_model import described_model, load_model
 from planner.spec.machine.cluster import Cluster
-from planner.spec.machine.device_kernels import with_device_kernels
 from planner.spec.machine.load_cluster import described_cluster, load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Choice, Plan
@@ -130,7 +130,7 @@ def problem_on(plan: Plan, choice: Choice, machine: Cluster, calibration: Path |
         overlay = load_overlay(str(file))
         stack, machine = calibrated(stack, overlay), overlay.of_cluster(machine)
     job = plan.subject.job.job()
-    return Problem(model, machine, job, with_device_kernels(stack, model, machine.accelerator, job.precision))
+    return posed(model, machine, job, stack)
 
 
 def check_same(choice: Choice, now: float) -> None:

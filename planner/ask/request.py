@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
-from planner.catalog.load_operations import has_operations, operations_of
+from planner.catalog.load_operations import has_operations, posed
 from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
 from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
 from planner.catalog.stack_options import (
@@ -40,7 +40,6 @@ from planner.spec.machine.device_kernels import (
     TRANSFORMER_ENGINE,
     missing_kernels,
     require_recipe,
-    with_device_kernels,
 )
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.machine.topology import said_of_host
@@ -150,8 +149,7 @@ def resolve(
     job = job_of(request, seq_len, batch, precision, model, stack, assumed)
     assumed += _fine_tuning(job, stack)
     assumed += (*missing_kernels(stack, model, cluster.accelerator, job.precision), *said_of_host(cluster))
-    stack = with_device_kernels(stack, model, cluster.accelerator, job.precision)
-    problem = Problem(model, cluster, job, stack, operations_of(stack.base, model, job.seq_len))
+    problem = posed(model, cluster, job, stack)
     if has_operations(stack.base):
         listed = problem.listed if problem.lists() else None
         assumed.append(finding("by_lists", software=listed.releases) if listed else finding("by_formulas"))

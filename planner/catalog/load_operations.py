@@ -16,6 +16,7 @@ from typing import Any, Final
 from planner.catalog.load_host import load_host_rates
 from planner.errors import InputError
 from planner.spec.config import Recompute
+from planner.spec.job import Job
 from planner.spec.listed import (
     RELATIONS,
     Both,
@@ -32,7 +33,11 @@ from planner.spec.listed import (
     model_form,
     sizes_of,
 )
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.device_kernels import with_device_kernels
 from planner.spec.model import ModelSpec
+from planner.spec.rule import Problem
+from planner.spec.stack import Stack
 
 FOLDER: Final = Path(__file__).with_name("operations")
 EVERY_FAMILY: Final = "models"  # the file of software that runs all families by the same code
@@ -45,6 +50,12 @@ SUM: Final = " + "
 TIMES: Final = "*"
 Plain = dict[str, Any]
 Choices = tuple[tuple[str, str | bool], ...]
+
+
+def posed(model: ModelSpec, cluster: Cluster, job: Job, stack: Stack) -> Problem:
+    """A question of a stack as the devices run it, with what was read off its software."""
+    runs = with_device_kernels(stack, model, cluster.accelerator, job.precision)
+    return Problem(model, cluster, job, runs, operations_of(runs.base, model, job.seq_len))
 
 
 def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:

@@ -170,15 +170,15 @@ def problem_of(
     """Model, cluster, job and stack that files are checked against, and what was assumed; what the files say of the job
     counts, and the question where they don't. Raises `InputError`."""
     from planner.ask.request import job_of, named_precision
+    from planner.catalog.load_operations import posed
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import require_release, stack_to_plan
     from planner.report.words import texts
     from planner.spec.load_model import load_model
-    from planner.spec.machine.device_kernels import missing_kernels, require_recipe, with_device_kernels
+    from planner.spec.machine.device_kernels import missing_kernels, require_recipe
     from planner.spec.machine.load_cluster import load_cluster
     from planner.spec.machine.topology import said_of_host
     from planner.spec.precision import Precision
-    from planner.spec.rule import Problem
 
     model, gpus = asked.model or None, asked.gpus
     if asked.mtp and model is None:
@@ -246,9 +246,7 @@ def problem_of(
     software = _with_kernels(software, parsed, said)
     said += texts(missing_kernels(software, spec, hardware.accelerator, job.precision))
     said += texts(said_of_host(hardware))
-    return Problem(
-        spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator, job.precision)
-    ), said
+    return posed(spec, hardware, job, software), said
 
 
 def _as_stated(asked: Question, parsed: ParsedConfig, said: list[str]) -> Question:

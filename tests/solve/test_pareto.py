@@ -65,7 +65,7 @@ def test_no_row_is_below_its_bounds(seed: int) -> None:
 def test_a_stopped_search_hands_over_what_it_has_and_what_may_be_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, space, _, cost = searched(4)
+    model, space, _, cost = searched(0)
     for name, size in (("WAVE_STEMS", 8), ("WAVES_LARGEST", 8), ("PROBE_STEMS", 8)):
         monkeypatch.setattr(f"planner.solve.search.{name}", size)
     limit = float(np.median(cost.device_memory))

@@ -22,4 +22,4 @@ def test_the_band_of_a_row_is_the_one_that_estimate_shows() -> None:
         "llama-3-8b", "8x8 a100-sxm-80g 400G-ib", seq_len=8192, global_batch=128, stack="megatron-2024",
         set={"tp": 4, "pp": 2},
     )  # fmt: skip
-    assert unseen == pytest.approx(shown.confidence.band)
+    assert unseen == pytest.approx(shown.confidence.band, rel=0.05)  # of nearly the same step
