@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import planner
+from planner.dryrun.transformers.model import config_of
+from planner.dryrun.transformers.recipe import Recipe
+from planner.errors import UnsupportedError
 from planner.spec.listed import RELATIONS, fixed_sizes, model_form, sizes_of
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.model import ModelSpec
@@ -159,14 +162,26 @@ class Form:
         return enough_layers(read_model(short(self.config, MOST, self.beyond)))
 
 
+def builds(config: Mapping[str, Any]) -> bool:
+    """Does the library build a decoder of it?"""
+    try:
+        config_of(Recipe(config, "a form", 1, LENGTHS[0]))
+    except UnsupportedError:
+        return False
+    return True
+
+
 def forms_of(family: str) -> dict[str, Form]:
-    """By form of a family's models in the catalog, with tied embeddings and without, the first that has it."""
+    """By form of a family's models in the catalog that the library builds alone, not inside of one of images, with tied
+    embeddings and without, the first that has it."""
     found: dict[str, Form] = {}
     for name in catalog_models():
         if load_model(name).family != family:
             continue
         for tied, beyond in product((False, True), (False, True)):
             config = config_of_model(name) | {"tie_word_embeddings": tied}
+            if not builds(config):
+                break
             model = read_model(short(config, load_model(name).num_layers, beyond))
             one = found.setdefault(model_form(model, LENGTHS[0], family), Form(name, config, beyond))
             if one.name != name:

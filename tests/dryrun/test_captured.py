@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from planner.catalog.load_operations import Tables
@@ -13,19 +11,12 @@ NEEDS = ("torch", "transformers", "peft")
 pytestmark = pytest.mark.slow
 
 
-def text_form(family: str) -> Any:
-    """The first form of a family whose configuration is a decoder's, not that of a model around it."""
-    from benchmarks.capture.forms import forms_of
-
-    return next(form for form in forms_of(family).values() if form.config.get("model_type") == family)
-
-
 @pytest.mark.parametrize(("adapters", "again"), [(False, False), (False, True), (True, False)])
 def test_a_third_run_finds_every_shape_and_byte(adapters: bool, again: bool) -> None:
-    from benchmarks.capture.forms import LENGTHS, read_model
+    from benchmarks.capture.forms import LENGTHS, forms_of, read_model
     from benchmarks.capture_operations import captured
 
-    one = text_form("qwen3")
+    one = next(iter(forms_of("qwen3").values()))
     lists = captured(one, ((), adapters, again), Tables())
     layer = read_model(one.config).layers[0]
     both = lists.layers[layer_form(layer, LENGTHS[0])]
@@ -35,11 +26,11 @@ def test_a_third_run_finds_every_shape_and_byte(adapters: bool, again: bool) -> 
 
 def test_a_list_of_other_software_is_found_out() -> None:
     from benchmarks.capture.checking import check
-    from benchmarks.capture.forms import short
+    from benchmarks.capture.forms import forms_of, short
     from benchmarks.capture.naming import NotListedError
     from benchmarks.capture_operations import captured, run_of
 
-    qwen, other = (text_form(family) for family in ("qwen3", "qwen2"))
+    qwen, other = (next(iter(forms_of(family).values())) for family in ("qwen3", "qwen2"))
     lists = captured(qwen, ((), False, False), Tables())
     with pytest.raises((NotListedError, KeyError)):
         check(lists, run_of(short(other.config, other.layers, other.beyond), 0, ((), False, False)))
