@@ -37,6 +37,10 @@ ASKED: dict[str, tuple[str, str, int, int, str, dict[str, Any]]] = {
     "zero bubble": (SMALL, "1x8 h100 400G-ib", 8, 4096, "16", {"stack": "hai-llm-2024", "set": {"pp": (2, 4)}}),
     "any schedule": (
         "llama-3.1-8b", "2x8 a100 200G-ib", 16, 2048, "32",
+        {"stack": "torchtitan-2026-eager", "set": {"zero": (3,), "pp": (2, 4, 8), "micro_batch": (1,)}},
+    ),
+    "any schedule and micro-batch": (
+        "llama-3.1-8b", "2x8 a100 200G-ib", 16, 2048, "32",
         {"stack": "torchtitan-2026-eager", "set": {"zero": (3,), "pp": (2, 4, 8)}},
     ),
     "a split that cannot be told": ("llama-3.1-8b", "2x8 h100 400G-ib", 16, 4096, "64", {"stack": "deepspeed-2025"}),
@@ -50,9 +54,17 @@ ASKED: dict[str, tuple[str, str, int, int, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # whose every candidate takes long to cost: for the slow run
-LONG = ("interleaved", "any schedule", "experts", "borderline", "little room", "nothing fits")
+LONG = (
+    "interleaved",
+    "any schedule",
+    "any schedule and micro-batch",
+    "experts",
+    "borderline",
+    "little room",
+    "nothing fits",
+)
 # whose bounds over every layout are not tight yet
-OPEN = ("interleaved", "any schedule", "experts", "borderline")
+OPEN = ("interleaved", "any schedule and micro-batch", "experts", "borderline")
 
 
 @dataclass(frozen=True)
