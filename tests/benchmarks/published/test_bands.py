@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import planner
+from benchmarks.published.runs import RunReader
 from benchmarks.published.validate import validate_rows
+from planner.answer.interval import step_band
+from planner.calibrate.predict import predict_runs
 from planner.spec.stack import elsewhere
 from tests.benchmarks.rows import MODELS, ROW
 
@@ -16,10 +18,12 @@ def test_the_band_of_a_row_is_wider_where_its_publisher_was_not_fitted_on() -> N
     assert own >= elsewhere(published) > published
 
 
-def test_the_band_of_a_row_is_the_one_that_estimate_shows() -> None:
-    unseen = validate_rows([{**ROW, "gpu": "a100_sxm_80g"}], MODELS).rows[0]["band"]
-    shown = planner.estimate(
-        "llama-3-8b", "8x8 a100-sxm-80g 400G-ib", seq_len=8192, global_batch=128, stack="megatron-2024",
-        set={"tp": 4, "pp": 2},
-    )  # fmt: skip
-    assert unseen == pytest.approx(shown.confidence.band, rel=0.05)  # of nearly the same step
+def test_the_band_of_a_row_is_that_of_its_stack_elsewhere_and_of_its_step_s_parts() -> None:
+    row = {**ROW, "gpu": "a100_sxm_80g"}
+    run = RunReader(MODELS).read(row)
+    (told,) = predict_runs([run])
+    assert told is not None
+    of_kernels = elsewhere(run.problem.stack.band_at(64, moe=False))
+    shown = validate_rows([row], MODELS).rows[0]["band"]
+    assert shown == pytest.approx(step_band(of_kernels, told.time), rel=1e-9)
+    assert shown > of_kernels
