@@ -2,7 +2,8 @@
 
 `benchmarks/rounds/round_*.csv` hold runs that others published, collected in rounds, in the columns of `planner
 validate`. Each was first judged by planner of that day; errors whose cause was found in sources were mended since, so
-that only figures of the day (RESULTS.md) are blind. Left out: fitting, for which no row may serve.
+that only figures of the day (RESULTS.md) are blind; widths of intervals (`planner/answer/interval.py`) were chosen on
+them. Left out: fitting times, for which no row may serve.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from typing import Final
 from planner.spec.stack import WIDEST_BAND
 
 # Widths that hold 80 % of the logs of such seconds, by what differs from one machine to another: hosts (a processor's
-# speed, and what else runs there), fabrics, and both where states live on hosts. Round numbers: with them the intervals
+# speed, what else runs there), fabrics, and both where states live on hosts. Round numbers, chosen so that intervals
 # of others' steps hold 80 % of these, publishers weighing the same, and about as many of each kind of step
-# (`python -m benchmarks.rounds`; benchmarks/RESULTS.md, "Judged again").
+# (`python -m benchmarks.rounds`; benchmarks/RESULTS.md, "Judged again", has halves of publishers left out).
 UNCERTAIN: Final[tuple[tuple[float, tuple[str, ...]], ...]] = (
     (1.0, ("host_bound",)),
     (1.0, ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")),
