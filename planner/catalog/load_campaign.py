@@ -20,7 +20,7 @@ from planner.spec.assumptions import (
     assumptions_from,
     read_ends,
 )
-from planner.spec.batch_fit import BatchFit, FitInput, FitOf
+from planner.spec.batch_fit import BatchFit
 from planner.units import parse_quantity
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -53,27 +53,12 @@ class _Market(_Part):
     prices: Mapping[str, tuple[str, str]]
 
 
-class _Fit(_Part):
-    name: str
-    of: FitOf
-    source: str
-    tokens: tuple[float, float]
-    parameters: float
-    input: FitInput = FitInput.TOKENS
-    coefficient: float = 0.0
-    exponent: float = 0.0
-    points: tuple[tuple[float, float], ...] = ()
-    levels_off: bool = False
-    overhead: float = 1.0
-    unverified: bool = False
-
-
 class _File(_Part):
     assumptions: Mapping[str, _Entry]
     list_prices: _Prices
     market_prices: _Market
     purchase_prices: _Prices
-    batch_fits: tuple[_Fit, ...]
+    batch_fits: tuple[BatchFit, ...]
 
 
 def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
@@ -99,8 +84,8 @@ def _shipped() -> Assumptions:
         name: MarketPrice(*read_ends(*ends, "price"), market.date, market.source)
         for name, ends in market.prices.items()
     }
-    fits = (BatchFit(**fit.model_dump()) for fit in document.batch_fits)
-    return assumptions_from(records, rents, asked, _priced(document.purchase_prices, "money"), fits)
+    bought = _priced(document.purchase_prices, "money")
+    return assumptions_from(records, rents, asked, bought, document.batch_fits)
 
 
 def _priced(listed: _Prices, kind: str) -> dict[str, tuple[float, str]]:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from planner.errors import InputError
 
@@ -35,6 +38,8 @@ class BatchFit:
     that is twice as many. `tokens`, `parameters`: least and most tokens of its runs, and the most parameters.
     `levels_off`: does the batch stay behind the last point?
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     of: FitOf
