@@ -64,6 +64,14 @@ def test_memory_of_a_program_is_what_is_sold_less_little(name: str) -> None:
         assert spec.memory >= 0.985 * there - 0.45 * GIB
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_memory_that_is_the_hosts_is_said_to_be(name: str) -> None:
+    """A host behind no link of its own: what its memory gives to the device is all the device has."""
+    spec = SPECS[name]
+    assert spec.host_memory_shared == ("shared with the CPU" in spec.description)
+    assert spec.host_memory_shared == (spec.host_bandwidth == spec.memory_bandwidth)
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_rates_of_formats_follow_from_one_another(name: str) -> None:
     peak = SPECS[name].peak
