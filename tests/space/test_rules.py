@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.space.legality import explain_config
+from planner.space.legality import are_legal, explain_config
 from planner.space.rules import RULES
 from planner.spec.config import (
     AXES,
@@ -262,6 +262,10 @@ def test_a_rule_judges_a_row_as_in_a_table() -> None:
         together = rule.legal(broken.columns, MOE)
         alone = [bool(rule.legal(broken.take(slice(i, i + 1)).columns, MOE)[0]) for i in range(len(broken))]
         assert together.tolist() == alone, rule.id
+    few = broken.take(slice(None, None, 5))
+    told = [not explain_config(few.row(i), MOE, RULES) for i in range(len(few))]
+    assert are_legal(few, MOE, RULES).tolist() == told
+    assert 0 < sum(told) < len(told)
 
 
 def test_the_layers_may_be_uneven_unless_the_stack_deals_them_evenly() -> None:
