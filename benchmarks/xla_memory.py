@@ -29,9 +29,10 @@ import planner
 from benchmarks.results_file import judging, tell
 
 TABLE: Final = Path(__file__).with_suffix(".csv")
+ROOT: Final = Path(__file__).parents[1]
 SECTION: Final = "xla-memory"
 GIB: Final = 2.0**30
-SETTINGS: Final = ("tp", "micro_batch", "recompute", "recompute_modules", "offload")
+SETTINGS: Final = ("tp", "cp", "micro_batch", "recompute", "recompute_modules", "offload")
 COMPILED: Final = ("arguments", "temporaries", "jax", "libtpu")
 PROGRAM: Final = "maxtext.trainers.pre_train.train_compile"
 ALONE: Final = {
@@ -39,6 +40,10 @@ ALONE: Final = {
     "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }  # fmt: skip
 ALLOCATION: Final = re.compile(r"^allocation \d+: size (\d+),(.*)$", re.MULTILINE)
+NOTED: Final = {
+    "maxtext-2024+pure-bf16": ", weights in bf16",
+    "benchmarks/rounds/stacks/r12_maxtext_vocab_tiling.yaml": ", loss in 16 parts",
+}
 PATIENCE: Final = 1800.0  # seconds that a case may take
 
 
@@ -65,12 +70,15 @@ def rows() -> list[dict[str, str]]:
 
 def told(row: dict[str, str]) -> float:
     """The peak of a row as planner has it [bytes]."""
-    chips, ranks = int(row["chips"]), int(row["chips"]) // int(row["tp"])
-    batch = int(row["micro_batch"]) * int(row["num_microbatches"]) * ranks
-    settings = {name: row[name] for name in SETTINGS if row[name]} | {"dp": str(ranks), "zero": "3"}
+    chips = int(row["chips"])
+    replicas = chips // (int(row["tp"]) * int(row["cp"]))
+    batch = int(row["micro_batch"]) * int(row["num_microbatches"]) * replicas
+    settings = {name: row[name] for name in SETTINGS if row[name]}
+    settings |= {"dp": str(replicas), "zero": "3"}
+    stack = str(ROOT / row["stack"]) if row["stack"].endswith(".yaml") else row["stack"]
     plan = planner.estimate(
-        row["model"], row["cluster"], chips, seq_len=int(row["seq_len"]), global_batch=batch,
-        stack="maxtext-2024", set=settings,
+        row["model"], row["cluster"], chips, seq_len=int(row["seq_len"]), global_batch=batch, stack=stack,
+        set=settings,
     )  # fmt: skip
     return float(plan.choices[0].memory.peak)
 
@@ -84,7 +92,7 @@ def cases() -> Iterator[Case]:
 def section(found: Sequence[Case]) -> str:
     """What stands in RESULTS.md."""
     lines = [
-        "| model | chips | tokens x sequences | tp | remat_policy | XLA: arguments | temporaries | planner | ratio |",
+        "| model | chips | tokens x sequences | tp x cp | remat_policy | arguments | temporaries | planner | ratio |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in found:
@@ -92,11 +100,12 @@ def section(found: Sequence[Case]) -> str:
         shape = f"{int(row['seq_len']):,} x {row['micro_batch']}"
         shape += f", {row['num_microbatches']} accumulated" if row["num_microbatches"] != "1" else ""
         what = (policy[1] if policy else "") + (", inputs offloaded" if row["offload"] else "")
+        what += NOTED.get(row["stack"], "")
         figures = (case.arguments, case.temporaries, case.told)
         gib = " | ".join(f"{figure / GIB:.1f} GiB" for figure in figures)
         name = f"{row['chips']} {row['cluster'].removeprefix('tpu-')}"
         lines.append(
-            f"| {row['model']} | {name} | {shape} | {row['tp']} | {what} | {gib} | {case.ratio:.2f} |"
+            f"| {row['model']} | {name} | {shape} | {row['tp']} x {row['cp']} | {what} | {gib} | {case.ratio:.2f} |"
         )
     errors = [abs(case.ratio - 1.0) for case in found]
     said = f"{len(found)} cases: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}."

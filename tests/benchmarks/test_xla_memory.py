@@ -7,7 +7,7 @@ import statistics
 from benchmarks.xla_memory import buffers, cases
 from planner.frameworks.maxtext.names import IN_BLOCKS, MODELS
 
-MEDIAN, MOST, LEAST = 0.04, 1.14, 0.98
+MEDIAN, LEAST, MOST = 0.04, 0.95, 1.14
 ASSIGNED = """BufferAssignment:
 allocation 0: size 512, thread-local:
  value: <2 reduce_sum.2 @0> (size=512,offset=0): f32[]{:T(128)}
@@ -19,9 +19,9 @@ allocation 4: size 1024, preallocated-temp:
 
 
 def test_estimates_are_near_buffers_that_xla_placed() -> None:
-    """Layers of six kinds in turn, of which one input in six is kept, are not modelled: gemma 3's are left out."""
+    """But gemma 3's, whose layers MaxText scans in blocks of six, which is not modelled."""
     found = [case for case in cases() if MODELS.get(case.row["model"]) not in IN_BLOCKS]
-    assert len(found) >= 18
+    assert len(found) >= 20
     ratios = [case.ratio for case in found]
     assert statistics.median(abs(ratio - 1.0) for ratio in ratios) <= MEDIAN
     assert min(ratios) >= LEAST
