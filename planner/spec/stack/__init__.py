@@ -27,6 +27,7 @@ SEPARATOR: Final = "+"  # of a stack's name and its options
 UNLIKE_BAND = 1.5
 # Within this lie the errors that 80 % of machines of strangers have in common: see `elsewhere`.
 PUBLISHER_BAND = 0.15
+_TORCH_GROUPED_FROM = "2025-10"  # PyTorch 2.9 (pytorch/pytorch#156202; the month from memory)
 BAND_DEVICES = 64.0
 WIDEST_BAND = 2.0
 
@@ -194,6 +195,11 @@ class Stack(Section):
     def pipelines_tried(self) -> bool:
         """Does a search try pipelines unasked? Not where there are none, or they need a program of one's own."""
         return bool(self.limits.schedules) and not self.engine.pipelines_programmed
+
+    @property
+    def groups_by_torch(self) -> bool:
+        """Are products of experts torch._grouped_mm's, which PyTorch has for Blackwell since 2.9?"""
+        return self.engine.groups_by_torch and self.released >= _TORCH_GROUPED_FROM
 
     @property
     def measured(self) -> tuple[OwnRun, ...]:
