@@ -48,7 +48,7 @@ _OWN: Final = ("the pipeline model:",)  # of one's own program
 SAID: Final = {
     "kernels.attention": ("an attention mask:", *_OWN),
     "kernels.loss": ("the loss of the plan's stack", *_OWN),
-    "kernels.narrow_kept": ("SwiGLU's input kept in 8 bits",),
+    "kernels.kept_widths": ("SwiGLU's input kept in 8 bits",),
     "kernels.code": ("Liger's kernels:", *_OWN),
     "kernels.float8_scales": _SCALES,
     "communication.tp_exposed": _ALONE,

@@ -21,7 +21,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import Dispatcher
-from planner.spec.stack.losses import Fused
+from planner.spec.stack.losses import InPlace
 
 ADAPTERS: Final = Word(r"\bq?lora\b")
 # Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with
@@ -111,7 +111,7 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
         if key[4] and engine.states_narrow():
             engine = engine.keeping_narrow(Precision.NVFP4, False)
         comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
-        own: dict[str, Any] = {"loss": Fused()} if fused else {}
+        own: dict[str, Any] = {"loss": InPlace()} if fused else {}
         own |= {"fused_experts": True} if whole else {}
         kernels = stack.kernels.model_copy(update=own)
         seen[key] = stack.model_copy(update={"engine": engine, "communication": comm, "kernels": kernels})

@@ -24,7 +24,7 @@ from planner.catalog.stack_options import (
     options_for,
 )
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales, UpdateKernel
 from planner.spec.stack.layer_code import WITHOUT_ACTIVATION
 from planner.spec.stack.losses import Compiled, Fused
 
@@ -306,7 +306,7 @@ _SWITCHES: Final[tuple[_Switch, ...]] = (
     ),
     _fused_loss,
     _plain(
-        Word(r"optimizer[ _-]cuda[ _-]graph"), {"engine": {"update_captured": True}},
+        Word(r"optimizer[ _-]cuda[ _-]graph"), {"engine": {"update": UpdateKernel.CAPTURED}},
         "the update replayed as a CUDA graph",
     ),
     _pure_bf16, _narrow_gradients, _wide_gradients, _dropout, _capacity, _late_overlap,

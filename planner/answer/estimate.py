@@ -195,6 +195,8 @@ def named_config(
     }
     config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
     config = _as_it_has_them(config, named, problem)
+    if problem.stack.engine.shards_unasked and config.dp * config.cp > 1:
+        config = replace(config, zero=max(config.zero, 1))
     if named.get("recompute_layers") and named.get("recompute", Recompute.FULL) != Recompute.FULL:
         must = "recompute_layers belongs to recompute=full"
         raise InputError(must, f"recompute_layers={named['recompute_layers']}", "leave one of the two out")

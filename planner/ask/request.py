@@ -14,7 +14,7 @@ from planner.ask.question import Question, Request
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_operations import has_operations, posed
-from planner.catalog.load_stacks import default_stack, require_release, stack_to_plan
+from planner.catalog.load_stacks import ADAPTERS_STACK, default_stack, require_release, stack_to_plan
 from planner.catalog.several_stacks import BETWEEN, names_several, require_one, stacks_asked
 from planner.catalog.stack_options import (
     SEPARATOR,
@@ -130,8 +130,9 @@ def resolve(
         overlay = load_overlay(request.calibration)
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
-        name = default_stack(cluster.accelerator)
-        assumed.append(finding("default_stack", stack=name))
+        name = default_stack(cluster.accelerator, _by_peft(request))
+        code = "adapters_stack" if name == ADAPTERS_STACK else "default_stack"
+        assumed.append(finding(code, stack=name))
     require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:
@@ -316,6 +317,13 @@ def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
 def named_precision(text: str) -> Precision:
     """The recipe of a name. Raises `InputError`."""
     return _choice("precision", text, Precision)
+
+
+def _by_peft(request: Question) -> bool:
+    """Is a job of adapters, in a precision and degrees that transformers with PEFT runs?"""
+    wide = request.precision in (None, Precision.BF16, Precision.FP16, Precision.FP32)
+    alone = all(1 in request.restrict.get(axis, (1,)) for axis in ("pp", "vpp", "cp", "ep", "etp"))
+    return request.lora_rank is not None and wide and alone
 
 
 def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[Finding]) -> Precision:

@@ -33,6 +33,7 @@ from planner.spec.stack import Stack
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STACKS_FOLDER: Final = Path(__file__).with_name("stacks")
 DEFAULT_STACK: Final = "megatron-2026"
+ADAPTERS_STACK: Final = "transformers-2026"  # PEFT's
 FILES: Final = (".yaml", ".yml")
 # software without stacks of its own -> the family whose stacks are meant
 _RUNS_ON: Final = {
@@ -104,8 +105,11 @@ def stacks_to_plan() -> list[str]:
     return [name for name in stack_names() if not load_stack(name).engine.composed]
 
 
-def default_stack(chip: Accelerator) -> str:
-    """The stack that is meant where none is named: Megatron's newest, where that does not run the newest that does."""
+def default_stack(chip: Accelerator, adapters: bool = False) -> str:
+    """The stack that is meant where none is named: of `adapters` that of PEFT, with which most are trained and which no
+    launch file of Megatron-LM states; else Megatron's newest. Where that does not run, the newest that does."""
+    if adapters and runs_on(load_stack(ADAPTERS_STACK), chip):
+        return ADAPTERS_STACK
     if runs_on(load_stack(DEFAULT_STACK), chip):
         return DEFAULT_STACK
     fitting = [stack for stack in map(load_stack, stacks_to_plan()) if runs_on(stack, chip)]

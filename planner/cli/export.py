@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
 
+_LAUNCHERS: Final = {"transformers": "accelerate"}  # the one that starts scripts of what has none of its own
 ToOption = Annotated[
     str | None,
     typer.Option(
@@ -154,28 +155,18 @@ def _run_dry(plan: Plan, index: int, run: Run, cluster: str | None) -> Plan:
 
 
 def _planned_framework(plan: Plan, index: int) -> str:
-    """The framework of the stack that a choice of a plan is for. Raises `PlannerError`."""
+    """The framework of the stack that a choice of a plan is for, or what starts it. Raises `PlannerError`."""
     from planner.errors import InputError
     from planner.frameworks import framework_of_stack
 
     choice = plan.choice(index)
     named = plan.framework_of(choice)
+    if named in _LAUNCHERS:
+        return _LAUNCHERS[named]
     if (found := framework_of_stack(named)) is None:
         must = f"--to must name a launcher: the plan's stack, {choice.stack}, is of none"
-        raise InputError(
-            must, named, f"planner export plan.json --to {_nearest_launcher(choice.stack)} -o DIR"
-        )
+        raise InputError(must, named, "planner export plan.json --to FRAMEWORK -o DIR")
     return found.name
-
-
-def _nearest_launcher(stack: str) -> str:
-    """The framework of the stacks that one of no launcher is akin to; else what a name of one stands for."""
-    from planner.catalog.load_stacks import load_stack
-    from planner.frameworks import framework_of_stack
-
-    kin = load_stack(stack).kin
-    found = framework_of_stack(load_stack(kin).framework) if kin else None
-    return "FRAMEWORK" if found is None else found.name
 
 
 def _own_stack(plan: Plan, index: int, model: ModelSpec, stack: str | None) -> Stack | None:

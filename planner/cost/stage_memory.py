@@ -23,6 +23,8 @@ from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_ACTIVATIONS, ConfigTab
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
+from planner.spec.stack.engines import FP32
+from planner.spec.stack.kinds import KeptWidths
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -105,7 +107,7 @@ def memory_inputs(
         step_elements=shards.step_elements[s_row],
         communicators=shards.communicators[s_row],
         update_bytes=engine.update_bytes(job),
-        trained=float(job.lora_rank is None),
+        trained=float(job.lora_rank is None or stack.engine.grades_frozen),
         holds_head=last > 0,
         narrow=states.beside,
         narrow_gathered=states.gathered_widths,
@@ -151,9 +153,12 @@ def _states(
     bytes_, sharded = FROZEN_BYTES[job.frozen_bits], stack.engine.weights_sharded(zero)
     adapters = shards.adapters.take(s_row, axis=0) * dense.total[:, None]
     if bytes_ < weight_bytes:
-        unquantised = np.where(sharded, 1.0 / shared, 1.0) * (weight_bytes - bytes_)
+        upcast = stack.kernels.kept_widths is KeptWidths.FP32_STREAM
+        wide = FP32 if upcast else weight_bytes
+        unquantised = np.where(sharded, 1.0 / shared, 1.0) * (wide - bytes_)
         beside, widths = (outer * unquantised[:, None], None), np.full_like(outer, bytes_)
-    dense, experts = frozen(dense, sharded, shared, bytes_), frozen(experts, sharded, expert_shared, bytes_)
+    kinds = ((dense, shared), (experts, expert_shared))
+    dense, experts = (frozen(of, sharded, n, bytes_, stack.engine.grades_frozen) for of, n in kinds)
     return _States(dense, experts, shared, expert_shared, adapters, beside, widths)
 
 

@@ -328,6 +328,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "set zero=0", ARITHMETIC, told=("dp", "cp", "zero"),
     ),
     Rule(
+        "zero-unasked", ("dp", "cp", "zero"),
+        lambda c, p: (c["zero"] > 0) | (c["dp"] * c["cp"] == 1) | (not p.stack.engine.shards_unasked),
+        "stage 0 is stage 1 where the optimizer shards its states unasked",
+        "set zero=1", STACK, told=("dp", "cp", "zero"),
+    ),
+    Rule(
         "hsdp-supported", ("zero", "hsdp"),
         lambda c, p: (c["hsdp"] == 0) | np.isin(c["zero"], p.stack.limits.hybrid_sharding),
         "the stack shards within groups of ranks as ZeRO {zeros}",

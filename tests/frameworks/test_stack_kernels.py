@@ -15,9 +15,9 @@ from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ContextKind, ParallelConfig, Recompute
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import NarrowKept
+from planner.spec.stack.kinds import KeptWidths
 from planner.spec.stack.layer_code import WITHOUT_ACTIVATION, Library
-from planner.spec.stack.losses import AnyLoss, Compiled, Fused
+from planner.spec.stack.losses import AnyLoss, Compiled, Fused, InPlace
 from tests.frameworks.launches import golden_launch, launch, problem
 
 MIXTURE = ParallelConfig(dp=128, ep=8, micro_batch=1, num_microbatches=2, zero=1)
@@ -101,7 +101,7 @@ def test_megatron_bridge_follows_the_stack() -> None:
     assert "model.cross_entropy_loss_fusion=false" in plain
     assert "model.moe_permute_fusion=true" in plain
     changes = {
-        "kernels": {"loss": Fused(), "rotates_texts": True, "narrow_kept": NarrowKept.SWIGLU},
+        "kernels": {"loss": Fused(), "rotates_texts": True, "kept_widths": KeptWidths.SWIGLU},
         "communication": {"dispatcher": "deepep"},
     }
     text = script("megatron-bridge", mixture(**changes))
@@ -244,7 +244,7 @@ def test_mixtures_divided_without_sequence_parallelism_raise_at_their_first_step
     [
         ("", None),
         ("--cross-entropy-loss-fusion", Compiled()),
-        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", Fused()),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", InPlace()),
     ],
 )
 def test_which_fused_loss_megatron_is_asked_for(options: str, kept: AnyLoss | None) -> None:
@@ -256,13 +256,18 @@ def test_which_fused_loss_megatron_is_asked_for(options: str, kept: AnyLoss | No
 
 
 def test_losses_of_megatron_by_bytes_a_logit() -> None:
-    """Unfused in place 6, compiled 12 (two peaks of NeMo have 10 and 14), Transformer Engine's 4."""
+    """Unfused in place 6, compiled 10, one kernel 4, and 2 where its gradient takes the place of the logits."""
     subject = problem("llama-3.1-8b", "megatron-2026", gpus=8)
     config = ConfigTable.of([ParallelConfig(dp=8, zero=1, recompute=Recompute.FULL, recompute_layers=32)])
     logits = subject.job.seq_len * subject.model.vocab
-    for loss, each in ((subject.stack.kernels.loss, 6.0), (Compiled(), 12.0), (Fused(), 4.0)):
+    for loss, each in (
+        (subject.stack.kernels.loss, 6.0),
+        (Compiled(), 10.0),
+        (Fused(), 4.0),
+        (InPlace(), 2.0),
+    ):
         stack = changed(subject.stack, kernels={"loss": loss})
         cost = cost_model(replace(subject, stack=stack)).evaluate(config, keep_terms=True)
         assert cost.detail is not None
         held = float(cost.detail.memory["loss"]["logits"][0, 0])
-        assert held / logits == pytest.approx(each, rel=0.05)
+        assert held / logits == pytest.approx(each, abs=0.2)

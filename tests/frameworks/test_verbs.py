@@ -180,7 +180,7 @@ def test_the_loss_that_the_files_ask_for(tmp_path: Path) -> None:
     plain, fused, compiled = answers
     assert fused["step_time_s"] < plain["step_time_s"]
     assert any("loss compiled" in note for note in compiled["notes"])
-    assert any("loss fused" in note for note in fused["notes"])
+    assert any("loss in-place" in note for note in fused["notes"])
     assert not any("loss" in note for note in plain["notes"])
 
 
@@ -446,3 +446,21 @@ def test_a_launch_file_that_is_not_there_is_told_what_is_looked_for(tmp_path: Pa
     told = runner.invoke(app, ["check", str(tmp_path / "pretrain.sh"), "--cluster", CLUSTER])
     assert told.exit_code == 2
     assert "give the script or settings file that is launched" in " ".join(told.stderr.split())
+
+
+def test_adapters_are_planned_for_what_trains_them_and_plans_for_transformers_need_no_launcher(
+    tmp_path: Path,
+) -> None:
+    job = ["estimate", "qwen3-0.6b", "1x8 h100", "--gpus", "8", "--seq-len", "1024", "--global-batch", "64"]
+    for words, stack in (
+        (["--lora-rank", "8"], "transformers-2026"),
+        (["--lora-rank", "8", "--set", "pp=2"], "megatron-2026"),
+        ([], "megatron-2026"),
+    ):
+        done = runner.invoke(app, [*job, *words, "--json"])
+        assert json.loads(done.stdout)["choices"][0]["stack"] == stack, done.output
+    planned, asked = tmp_path / "plan.json", ["--stack", "transformers-2026+amp", "--set", "zero=3"]
+    assert runner.invoke(app, ["plan", *job[1:], *asked, "-o", str(planned)]).exit_code == 0
+    done = runner.invoke(app, ["export", str(planned), "-o", str(tmp_path / "files")])
+    named = runner.invoke(app, ["export", str(planned), "--to", "accelerate", "-o", str(tmp_path / "named")])
+    assert done.exit_code == named.exit_code == 0, done.output

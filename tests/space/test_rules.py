@@ -157,6 +157,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("cuda_graph_impl=full_iteration", "cuda_graph_modules=attn+mlp"),
     ),
     "zero-replicas": (DENSE, {"pp": 8, "dp": 1}, ("dp=1", "cp=1", "zero=1")),
+    "zero-unasked": (on(load_stack("megatron-deepspeed-2022")), {"zero": 0}, ("dp=4", "cp=1", "zero=0")),
     "hsdp-supported": (GREEDY, {"hsdp": 2}, ("of no stage", "zero=1", "hsdp=2")),
     "hsdp-groups": (DENSE, {"hsdp": 3}, ("hsdp=3", "dp=4", "cp=1")),
     "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),

@@ -13,7 +13,17 @@ from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.machine.device_kernels import missing_kernels
 from planner.spec.rule import Problem
-from planner.spec.stack.losses import LOSSES, AnyLoss, Chunked, Compiled, Fused, Linear, Logits, VocabParallel
+from planner.spec.stack.losses import (
+    LOSSES,
+    AnyLoss,
+    Chunked,
+    Compiled,
+    Fused,
+    InPlace,
+    Linear,
+    Logits,
+    VocabParallel,
+)
 
 LINEAR, CHUNKED, OLDER = Linear(), Chunked(number=8), Linear(adds_in_product=True)
 ONE = np.ones(1)
@@ -135,4 +145,4 @@ def test_what_is_not_told_apart_is_said() -> None:
         notes = missing_kernels(
             problem.stack.model_copy(update={"kernels": kernels}), problem.model, chip, precision
         )
-        assert any(note.code == "fused_loss" for note in notes) is (kind in (Fused, Compiled))
+        assert any(note.code == "fused_loss" for note in notes) is (kind in (Fused, InPlace, Compiled))

@@ -5,6 +5,7 @@ Left out: weights that are gathered in part (ZeRO 3), for which two layers stand
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -20,8 +21,10 @@ from planner.cost.memory.moments import (
     static_terms,
     update_temporaries,
 )
+from planner.cost.memory.state_bytes import StateBytes
 from planner.spec.job import Job, Optimizer
-from planner.spec.stack.engines import Megatron2022, States
+from planner.spec.stack.engines import FP32, HALF, Contiguous, Megatron2022, States
+from planner.spec.stack.kinds import UpdateKernel
 
 Array = NDArray[np.float64]
 Settings = TypeVar("Settings", bound=States)
@@ -87,6 +90,21 @@ class BufferedEngine(LastingEngine[Settings]):
 
     def update_bytes(self, job: Job) -> float:
         return megatron_update_bytes(self.states, job)
+
+
+class ContiguousEngine(BufferedEngine[Contiguous]):
+    """Megatron-LM's from 2023 on, whose optimizer may keep moments in 16 bits."""
+
+    def state_bytes(self, zero: Array, shards: Array, replicas: Array, job: Job) -> StateBytes:
+        found = super().state_bytes(zero, shards, replicas, job)
+        if not self.states.stores_remainders(job.precision, job.optimizer):
+            return found
+        return replace(found, optimizer=found.optimizer - np.where(zero >= 1, HALF / shards, HALF))
+
+    def update_bytes(self, job: Job) -> float:
+        """Both moments in fp32 where they are cast for the update [bytes/parameter]."""
+        cast = job.optimizer is Optimizer.ADAMW_BF16 and self.states.update is UpdateKernel.CASTING
+        return 2.0 * FP32 if cast else super().update_bytes(job)
 
 
 class Megatron2022Engine(BufferedEngine[Megatron2022]):

@@ -8,7 +8,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.engines.contiguous import BufferedEngine, LastingEngine, Megatron2022Engine
+from planner.cost.engines.contiguous import (
+    BufferedEngine,
+    ContiguousEngine,
+    LastingEngine,
+    Megatron2022Engine,
+)
 from planner.cost.engines.deepspeed import DeepSpeedEngine
 from planner.cost.engines.engine import Engine
 from planner.cost.engines.fully_shard import FullyShardEngine
@@ -35,8 +40,9 @@ from planner.spec.stack.engines import (
 Array = NDArray[np.float64]
 
 _ENGINES: Final[dict[type[States], type[Engine[Any]]]] = {
-    Contiguous: BufferedEngine, Megatron2022: Megatron2022Engine, Profiled: BufferedEngine, AllReduced: BufferedEngine,
-    Nanotron: NanotronEngine, Xla: XlaEngine, FlatShards: LastingEngine, FullyShard: FullyShardEngine,
+    Contiguous: ContiguousEngine, Megatron2022: Megatron2022Engine, Profiled: BufferedEngine,
+    AllReduced: BufferedEngine, Nanotron: NanotronEngine, Xla: XlaEngine, FlatShards: LastingEngine,
+    FullyShard: FullyShardEngine,
     DeepSpeed: DeepSpeedEngine, MegatronFsdp: MegatronFsdpEngine,
 }  # fmt: skip
 

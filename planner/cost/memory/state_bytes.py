@@ -40,7 +40,11 @@ def shard_groups(hybrid: Array, replicas: Array, expert_replicas: Array) -> tupl
     return shared, np.where(hybrid > 0, np.maximum(expert_replicas * shared / replicas, 1.0), expert_replicas)
 
 
-def frozen(x: StateBytes, sharded: NDArray[np.bool_], shards: Array, frozen_bytes: float) -> StateBytes:
-    """States of frozen parameters: weights alone, `sharded` or whole."""
+def frozen(
+    x: StateBytes, sharded: NDArray[np.bool_], shards: Array, frozen_bytes: float, in_units: bool = False
+) -> StateBytes:
+    """States of frozen parameters: weights, `sharded` or whole, and gradients where those of adapters `in_units` are as
+    large."""
     none = np.zeros_like(x.weights)
-    return StateBytes(np.where(sharded, frozen_bytes / shards, frozen_bytes), none, none, none)
+    weights = np.where(sharded, frozen_bytes / shards, frozen_bytes)
+    return StateBytes(weights, np.where(sharded & in_units, x.gradients, none), none, none)

@@ -20,7 +20,7 @@ from planner.cost.operations.pairs import attention_flops
 from planner.cost.operations.residual import MASK_BYTES, SUM_PASSES, gradient_stream, summed_gradients
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import ContextKind
-from planner.spec.stack.kinds import AttentionKernel, NarrowKept
+from planner.spec.stack.kinds import AttentionKernel, KeptWidths
 from planner.spec.stack.layer_code import Part
 
 # Rotation of queries or keys in single operations. Forward: times the cosine 2, negation of a half 1, cat 2, times the
@@ -204,7 +204,7 @@ def output(a: Attention, run: Run) -> Operation:
     """The projection of attention's output; keeps that, in the width of attention and as the product reads it."""
     part = "core_attn" if run.kernels.code.keeps_by_name else "attention_out"
     gemm = Gemm("attention_out", a.heads * a.v_head_dim, run.hidden, Shard.ROW)
-    narrow = run.kernels.narrow_kept is NarrowKept.SWIGLU_AND_ATTENTION
+    narrow = run.kernels.kept_widths is KeptWidths.SWIGLU_AND_ATTENTION
     kept = E5M6 if narrow else run.act
     if run.saved < run.act and not narrow and run.keeps_input(gemm):
         kept += run.saved

@@ -12,7 +12,6 @@ from planner.cost.cut import LayerShape
 from planner.cost.operations.operation import Array, Gemm, Operation, Run, SecondHalf, Shard, Weights, product
 from planner.cost.operations.residual import gradient_stream, multiplied, summed_gradients
 from planner.spec.layer import Activation, Mlp
-from planner.spec.stack.kinds import NarrowKept
 
 # Gate's activation 2 and product 3 in single operations; backward two products 3 and 3, the activation 3. Without a
 # gate one kernel.
@@ -39,7 +38,7 @@ def activation_passes(gated: bool, run: Run) -> tuple[float, float]:
 
 def activation_input(gated: bool, run: Run) -> float:
     """Bytes that an activation keeps of a value of its output: what it reads [bytes]."""
-    return (2 if gated else 1) * (run.act if run.kernels.narrow_kept is NarrowKept.NOTHING else FLOAT8)
+    return (2 if gated else 1) * (FLOAT8 if run.kernels.kept_widths.narrow else run.act)
 
 
 def second_input(run: Run, second: Gemm) -> float:

@@ -20,8 +20,9 @@ from planner.spec.job import Job
 from planner.spec.layer import NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision, PrecisionRecipe
-from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Dispatcher
+from planner.spec.rule import WHOLE_WEIGHTS, Problem
+from planner.spec.stack.engines import FP32
+from planner.spec.stack.kinds import Dispatcher, KeptWidths
 from planner.spec.stack.time import Kernels
 
 Array = NDArray[np.float64]
@@ -163,6 +164,12 @@ class Run:
     def act(self) -> float:
         """Bytes of an activation [bytes]."""
         return self.recipe.activation_bytes
+
+    @property
+    def stream_act(self) -> float:
+        """Bytes of a value of the residual stream: in fp32 where embeddings and norms are [bytes]."""
+        quantised = self.job is not None and self.job.frozen_bits < WHOLE_WEIGHTS
+        return FP32 if quantised and self.kernels.kept_widths is KeptWidths.FP32_STREAM else self.act
 
     @property
     def saved(self) -> float:

@@ -28,7 +28,10 @@ MULTIPLIED_LAUNCHES: Final = 4.0  # of either mixer
 def gradient_stream(run: Run, x: LayerShape) -> Array:
     """Bytes of the stream's gradient, gathered, and the shard of it under sequence parallelism [bytes]."""
     return (
-        run.act * x.tokens * run.hidden * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
+        run.stream_act
+        * x.tokens
+        * run.hidden
+        * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
     )
 
 
@@ -62,7 +65,7 @@ def operations(layer: Layer, run: Run) -> tuple[Operation, ...]:
     """Adding the branches' outputs to the stream of a layer of one block; keeps the layer's input and those of its
     further norms. An input of the layer's own, a slice of all layers' that the model makes once, outlasts the
     recomputation of a whole layer."""
-    act, norms = run.act, max(layer.norms, 1)
+    act, norms = run.stream_act, max(layer.norms, 1)
     statistics = STATISTIC_BYTES * (1 if run.norm_kind is NormKind.RMS else 2)
     each = act * (norms - 1) + statistics * norms / run.hidden + run.kernels.code.stream_extra
     kept: dict[str, Amount] = {

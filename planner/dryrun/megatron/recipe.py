@@ -18,7 +18,7 @@ from planner.frameworks.megatron.arguments import option_groups
 from planner.frameworks.megatron.parse_model import pattern
 from planner.spec.config import OFFLOAD_LABELS, CudaGraphs, ParallelConfig
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import AttentionKernel, NarrowKept
+from planner.spec.stack.kinds import AttentionKernel
 
 RELEASE: Final = "0.16.1"  # of Megatron-Core, which is run
 _GROUPS: Final = ("MODEL", "PARALLEL", "MEMORY", "KERNELS")
@@ -138,7 +138,7 @@ def _check(launch: Launch) -> None:
         Refused("dropout", kernels.dropout, newest),
         Refused("LoRA", job.lora_rank is not None, leave_out("lora_rank")),
         Refused("copies of experts", bool(job.expert_replicas), leave_out("expert_replicas")),
-        Refused("activations kept in 8 bits", kernels.narrow_kept is not NarrowKept.NOTHING, newest),
+        Refused("activations kept in 8 bits", kernels.kept_widths.narrow, newest),
         Refused("state spaces and delta nets", bool(model.state_spaces), other),
         Refused("sparse attention", bool(model.indexers) or model.gathers_keys, other),
         Refused("multi-token prediction", model.mtp_layers > 0, leave_out("mtp")),

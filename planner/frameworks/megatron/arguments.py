@@ -55,8 +55,8 @@ from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, Dispatcher, NarrowKept, SparseKernel
-from planner.spec.stack.losses import Fused
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher, SparseKernel
+from planner.spec.stack.losses import Compiled, Fused, InPlace
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {
@@ -317,7 +317,7 @@ def _check_loss(launch: Launch, version: str) -> None:
 
 def fuses_loss(stack: Stack) -> bool:
     """Is the loss computed in place? Where it is split over the vocabulary alone, the plan's memory is that."""
-    return isinstance(stack.kernels.loss, Fused)
+    return isinstance(stack.kernels.loss, Fused | InPlace)
 
 
 def sparse_kernel(launch: Launch) -> SparseKernel:
@@ -332,8 +332,9 @@ def _kernels(launch: Launch) -> list[Option]:
     if stack is None:
         return []
     options: list[Option] = [("--attention-backend", ATTENTION[stack.kernels.attention])]
-    if fuses_loss(stack):
-        options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
+    if isinstance(stack.kernels.loss, Fused | InPlace | Compiled):
+        kind = "te" if fuses_loss(stack) else "native"
+        options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", kind)]
     if not stack.kernels.code.fused_activation:
         options += [("--no-bias-swiglu-fusion",), ("--no-bias-gelu-fusion",)]
     said = any(rotates_unfused(attention, launch.details) for attention in launch.model.attentions)
@@ -361,7 +362,7 @@ def unlike_stack(launch: Launch) -> list[str]:
         said.append(
             "tensor-parallel collectives alone: as runs of such models had them, which planner check says"
         )
-    if stack.kernels.narrow_kept is not NarrowKept.NOTHING:
+    if stack.kernels.kept_widths.narrow:
         said.append("SwiGLU's input kept in 8 bits: no argument says so, Megatron-Bridge does")
     if fused_dispatcher(launch) is Dispatcher.DEEPEP and launch.accelerator.startswith("mi"):
         said.append(

@@ -62,7 +62,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import Dispatcher
-from planner.spec.stack.losses import Compiled, Fused
+from planner.spec.stack.losses import Compiled, InPlace
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
@@ -193,7 +193,7 @@ def _kernel_notes(a: Arguments) -> list[str]:
         said.append(f"--hidden-dropout is not 0 (0.1 unless stated): {how}")
     elif a.number("--hidden-dropout", 0.1) > 0:
         said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not modelled")
-    if isinstance(_loss(a), Fused):
+    if isinstance(_loss(a), InPlace):
         said.append(
             "--cross-entropy-fusion-impl te: Megatron-LM from core_v0.18.2 on refuses it, for stability"
         )
@@ -214,12 +214,12 @@ def _kernel_notes(a: Arguments) -> list[str]:
     return said
 
 
-def _loss(a: Arguments) -> Fused | Compiled | None:
+def _loss(a: Arguments) -> InPlace | Compiled | None:
     """The fused loss that the options ask for, Megatron-LM's own unless it is to be Transformer Engine's."""
     if not a.has("--cross-entropy-loss-fusion"):
         return None
     engine = a.word("--cross-entropy-fusion-impl", "native") == "te"
-    return Fused() if engine else Compiled()
+    return InPlace() if engine else Compiled()
 
 
 def _dispatcher(a: Arguments) -> Dispatcher | None:

@@ -58,7 +58,7 @@ from planner.spec.config import (
     Recompute,
 )
 from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
-from planner.spec.stack.kinds import NarrowKept
+from planner.spec.stack.losses import Compiled
 
 TITLE: Final = "Megatron-Bridge"
 
@@ -206,13 +206,13 @@ def _kernels(launch: Launch) -> dict[str, Any]:
     stack = megatron_stack(launch)
     if stack is None:
         return {}
-    fused = fuses_loss(stack)
+    fused = fuses_loss(stack) or isinstance(stack.kernels.loss, Compiled)
     fields: dict[str, Any] = {"model.cross_entropy_loss_fusion": fused}
     if fused:
-        fields["model.cross_entropy_fusion_impl"] = "te"
+        fields["model.cross_entropy_fusion_impl"] = "te" if fuses_loss(stack) else "native"
     if stack.kernels.rotates_texts:
         fields["model.apply_rope_fusion"] = False
-    if stack.kernels.narrow_kept is not NarrowKept.NOTHING:
+    if stack.kernels.kept_widths.narrow:
         fields[FLOAT8_INPUT] = True
     if not stack.kernels.code.fused_activation:
         fields[FUSED_ACTIVATION] = False

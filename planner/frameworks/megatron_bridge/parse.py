@@ -62,7 +62,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.engines import EngineKind
 from planner.spec.stack.kinds import Dispatcher
-from planner.spec.stack.losses import Compiled, Fused
+from planner.spec.stack.losses import Compiled, InPlace
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
@@ -288,7 +288,7 @@ def _stack_options(
     )
 
 
-def _loss(s: Settings, recipe: Recipe) -> Fused | Compiled | None:
+def _loss(s: Settings, recipe: Recipe) -> InPlace | Compiled | None:
     """The fused loss that a file asks for, as providers do unasked (models/gpt_provider.py): Megatron-LM's own unless
     it names another; of a recipe that is not known Transformer Engine's, as most set it. Raises `FileInputError`."""
     if not s.flag("model.cross_entropy_loss_fusion", recipe.known):
@@ -297,7 +297,7 @@ def _loss(s: Settings, recipe: Recipe) -> Fused | Compiled | None:
     if kind not in FUSIONS:
         must = "must be one of " + ", ".join(FUSIONS)
         raise FileInputError(s.file, must, kind[:40], field=s.name("model.cross_entropy_fusion_impl"))
-    return Fused() if kind == "te" else Compiled()
+    return InPlace() if kind == "te" else Compiled()
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:

@@ -16,7 +16,7 @@ from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel
 from planner.spec.stack.layer_code import Library
-from planner.spec.stack.losses import Compiled, Fused
+from planner.spec.stack.losses import Compiled, Fused, InPlace
 from planner.spec.stack.time import FLASH_WIDTH
 
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
@@ -99,7 +99,7 @@ def missing_kernels(
         said.append(finding("emulated_blocks", **emulated, prefers_mx=chip.compute_major < _NO_MXFP8))
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(finding("written_for_gpus", stack=stack.name, accelerator=chip.name))
-    if isinstance(stack.kernels.loss, Fused | Compiled):
+    if isinstance(stack.kernels.loss, Fused | InPlace | Compiled):
         said.append(finding("fused_loss"))
     deepep = model.is_moe and stack.communication.dispatcher.is_deepep
     if deepep and not chip.architecture.is_nvidia:

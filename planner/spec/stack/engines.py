@@ -15,7 +15,7 @@ from pydantic import Field
 
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import StaysGathered, TorchPipelining
+from planner.spec.stack.kinds import FlatParameters, StaysGathered, TorchPipelining, UpdateKernel
 from planner.spec.stack.section import Seconds, Section, of_a_kind
 
 Rows = NDArray[np.int32]
@@ -234,6 +234,16 @@ class States(Section):
         """Where gradients are reduced beside compute, as far as overlaps say: rows of these degrees and stages (n,)."""
         return np.ones(np.shape(zero), dtype=np.bool_)
 
+    @property
+    def grades_frozen(self) -> bool:
+        """Have frozen weights gradients, as those of adapters beside them in one tensor are as large?"""
+        return False
+
+    @property
+    def shards_unasked(self) -> bool:
+        """Are the optimizer's states sharded over replicas at stage 0 too, which is stage 1 then?"""
+        return False
+
     def weights_sharded(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
         """Where parameters lie in shards between steps (n,)."""
         return np.asarray(zero >= self.weights_sharded_from)
@@ -341,16 +351,27 @@ class Contiguous(_Buffered):
         description="nvfp4 keeps and gathers linear weights in 4 bits (Megatron --fp4-param-gather), instead of 4-bit "
         "copies beside 16-bit weights; counted where `fp8_param_gather` is stated",
     )
-    update_captured: bool = Field(
-        False, description="the update is replayed as a CUDA graph (--optimizer-cuda-graph)"
-    )
+    update: UpdateKernel = Field(UpdateKernel.PLAIN, strict=False, description="how its kernel is run")
     overlaps_gathers: bool = Field(
         True, description="weights are gathered under the next forward pass (--overlap-param-gather)"
     )
 
+    def stores_remainders(self, precision: Precision, optimizer: Optimizer) -> bool:
+        """Does the optimizer that keeps moments in 16 bits hold of a master only what its 16-bit weight lacks? Not of
+        weights kept in 8 bits, nor where the recipe has Megatron keep masters itself (Megatron-LM core_v0.16.1
+        optimizer/optimizer_config.py store_param_remainders, use_precision_aware_optimizer_no_fp8_or_ds_fp8;
+        Transformer Engine 2.1 and later)."""
+        kinds = (Precision.BF16, Precision.FP8)  # those without scaled blocks, and delayed scaling
+        return (
+            optimizer is Optimizer.ADAMW_BF16
+            and self.master > 0
+            and precision in kinds
+            and not self.keeps_narrow(precision, optimizer)
+        )
+
     @property
     def captures_update(self) -> bool:
-        return self.update_captured
+        return self.update is UpdateKernel.CAPTURED
 
     def gathers_after_step(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
         return np.asarray((zero >= 1) & (not self.overlaps_gathers))
@@ -401,6 +422,13 @@ class Megatron2022(_Megatron2022):
         description="a stage sends each tp rank's share and gathers it behind the boundary "
         "(--scatter-gather-tensors-in-pipeline, the default of the time)",
     )
+
+    @property
+    def shards_unasked(self) -> bool:
+        """By DeepSpeed's BF16_Optimizer, which an engine of bf16 takes at stage 0 (runtime/engine.py
+        _do_optimizer_sanity_check) and of which each replica holds and updates a part (runtime/bf16_optimizer.py
+        _setup_for_real_optimizer; its README of BLOOM's training asks for stage 0 therefore)."""
+        return self.gradient_accumulator > 0
 
     @property
     def scatters_shares(self) -> bool:
@@ -587,7 +615,9 @@ class FullyShard(States):
 
     kind: Literal[EngineKind.FULLY_SHARD] = EngineKind.FULLY_SHARD
     reduce_bytes: float = Field(4.0, ge=2, le=4, description="a gradient in messages (reduce_dtype)")
-    flat_parameters: bool = Field(False, description="FSDP1's units of flat parameters, not FSDP2's")
+    flat_parameters: FlatParameters = Field(
+        FlatParameters.NONE, strict=False, description="FSDP1's units of flat parameters, not FSDP2's"
+    )
     stays_gathered: StaysGathered = Field(
         StaysGathered.NOTHING, strict=False, description="of stage 3, what is not resharded after forward"
     )
@@ -616,6 +646,15 @@ class FullyShard(States):
     )
 
     @property
+    def is_flat(self) -> bool:
+        """Are a unit's tensors one?"""
+        return self.flat_parameters is not FlatParameters.NONE
+
+    @property
+    def grades_frozen(self) -> bool:
+        return self.flat_parameters is FlatParameters.ALL
+
+    @property
     def most_sharded_with_pp(self) -> int:
         return 0 if self.pipelining is None else 3
 
@@ -635,12 +674,12 @@ class FullyShard(States):
     def reduction_copies(self) -> float:
         """torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce_scatter_copy_in: 2 bytes read, 4
         written, which NCCL divides; or 2 read, written and divided."""
-        return flat_copies(self.reduce_bytes) if self.flat_parameters else 6.0
+        return flat_copies(self.reduce_bytes) if self.is_flat else 6.0
 
     @property
     def gather_copies(self) -> float:
         """The same file, foreach_all_gather_copy_out: 2 bytes read and written."""
-        return 0.0 if self.flat_parameters else 4.0
+        return 0.0 if self.is_flat else 4.0
 
     def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
         """DDP's, of ZeroRedundancyOptimizer too (torch/distributed/optim/zero_redundancy_optimizer.py)."""

@@ -46,8 +46,29 @@ class CrossEntropy(StrEnum):
     COMPILED = "compiled"
     FUSED = "fused"
     REMADE = "remade"
+    IN_PLACE = "in-place"
     CHUNKED = "chunked"
     LINEAR = "linear"
+
+
+class FlatParameters(StrEnum):
+    """Which tensors of a unit are one flat parameter: none, as in FSDP2; all of a kind, those that are trained apart
+    from frozen ones (FSDP1 with a policy for adapters, as peft's); all (FSDP1 with use_orig_params), so that gradients
+    of adapters are as large as the frozen weights beside them."""
+
+    NONE = "none"
+    OF_A_KIND = "of-a-kind"
+    ALL = "all"
+
+
+class UpdateKernel(StrEnum):
+    """How the optimizer's kernel is run: from the host; replayed as a CUDA graph (Megatron --optimizer-cuda-graph); or,
+    where moments are in 16 bits, on fp32 copies of all of them (Transformer Engine before 2.14,
+    pytorch/optimizers/fused_adam.py get_unscaled_state)."""
+
+    PLAIN = "plain"
+    CAPTURED = "captured"
+    CASTING = "casting"
 
 
 class StaysGathered(StrEnum):
@@ -143,14 +164,25 @@ class KeyValueHeads(StrEnum):
     GATHERED = "gathered"
 
 
-class NarrowKept(StrEnum):
-    """What a layer keeps in fewer bits than it has: SWIGLU: a gated activation's input, in 8 (Transformer Engine's
-    activation_func_fp8_input_store). SWIGLU_AND_ATTENTION: that and attention's output in 12, E5M6, for attention's
-    backward pass and the projection's together (DeepSeek-V3, arXiv 2412.19437, section 3.3.3)."""
+class KeptWidths(StrEnum):
+    """What a layer keeps in other widths than it computes in.
+
+    SWIGLU: a gated activation's input, in 8 bits (Transformer Engine's activation_func_fp8_input_store).
+    SWIGLU_AND_ATTENTION: that and attention's output in 12, E5M6, for attention's backward pass and the projection's
+    together (DeepSeek-V3, arXiv 2412.19437, section 3.3.3). FP32_STREAM: the residual stream of a model frozen in 8 or
+    4 bits in 32, since all of it that is not quantised is cast to fp32, embeddings and head among it (peft
+    utils/other.py prepare_model_for_kbit_training).
+    """
 
     NOTHING = "nothing"
     SWIGLU = "swiglu"
     SWIGLU_AND_ATTENTION = "swiglu-and-attention"
+    FP32_STREAM = "fp32-stream"
+
+    @property
+    def narrow(self) -> bool:
+        """Is anything kept in fewer bits?"""
+        return self in (KeptWidths.SWIGLU, KeptWidths.SWIGLU_AND_ATTENTION)
 
 
 class FusedLinear(StrEnum):

@@ -20,6 +20,7 @@ Quantity = Any  # a float or a float64 column
 FP32: Final = 4.0
 # Copies of the logits alive at the peak of PyTorch's loss, in its backward pass (measured in fp32: 12 bytes a logit).
 COPIES: Final = 3.0
+FUSED_COPIES: Final = 2.5  # of them in fp32, see `Compiled`
 # Logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4), gradient (read 4, write 4), cast
 # back (write 2), forward and backward [bytes per logit].
 PASSES_BYTES: Final = 24.0
@@ -115,18 +116,19 @@ class VocabParallel(Loss):
 
 
 class Compiled(Loss):
-    """The same in functions that a compiler fuses, with copies between them (Megatron-LM's native fusion): as many as
-    PyTorch's. Of two peaks of NeMo (logs of NVIDIA/dgxc-benchmarking, llama3 8B) 10 and 14 bytes a logit are left for
-    the loss, 12 counted."""
+    """The same in functions that a compiler fuses (Megatron-LM's native fusion), between which a change in place needs
+    another copy: the logits in 16 bits, in fp32 less their maximum, and their exponents, 10 bytes a logit
+    (core/fusions/fused_cross_entropy.py). Two peaks of NeMo (logs of NVIDIA/dgxc-benchmarking, llama3 8B) leave 10 and
+    14 for the loss."""
 
     kind: Literal[CrossEntropy.COMPILED] = CrossEntropy.COMPILED
 
     def held(self, x: Logits) -> tuple[Array, Array, Array]:
-        return _unfused(x, FP32 * x.values, COPIES)
+        return _unfused(x, FP32 * x.values, FUSED_COPIES)
 
 
 class Fused(Loss):
-    """In place on logits in the width of activations: those and their gradient."""
+    """In one kernel on logits in the width of activations: those and their gradient."""
 
     of_layer: ClassVar[float] = 0.5
 
@@ -145,6 +147,24 @@ class Remade(Loss):
 
     def held(self, x: Logits) -> tuple[Array, Array, Array]:
         return x.held, x.held + x.beside, x.held
+
+
+class InPlace(Loss):
+    """In one kernel whose gradient takes the place of the 16-bit logits, in parts where each is differentiated before
+    the next is made (Transformer Engine before 2.19, pytorch/triton/cross_entropy.py; llm.c)."""
+
+    of_layer: ClassVar[float] = 0.5
+
+    kind: Literal[CrossEntropy.IN_PLACE] = CrossEntropy.IN_PLACE
+    number: int = Field(1, ge=1, description="parts of the logits")
+
+    def parts(self, tokens: Array, vocabulary: Quantity, hidden: int) -> Array:
+        return np.full_like(tokens, float(self.number))
+
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        if self.number > 1:
+            return x.stream, x.held + x.beside, x.stream
+        return x.held, x.beside, x.held
 
 
 class Chunked(Loss):
@@ -203,7 +223,7 @@ class Linear(Loss):
         return x.stream, x.held + temporaries * x.weights, x.stream
 
 
-AnyLoss = Eager | VocabParallel | Compiled | Fused | Remade | Chunked | Linear
+AnyLoss = Eager | VocabParallel | Compiled | Fused | Remade | InPlace | Chunked | Linear
 LOSSES: Final[dict[CrossEntropy, type[AnyLoss]]] = {
     kind.model_fields["kind"].default: kind for kind in get_args(AnyLoss)
 }

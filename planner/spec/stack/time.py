@@ -18,8 +18,8 @@ from planner.spec.stack.kinds import (
     Dispatcher,
     Float8Scales,
     FusedLinear,
+    KeptWidths,
     KeyValueHeads,
-    NarrowKept,
     SparseKernel,
 )
 from planner.spec.stack.layer_code import LayerCode, Library
@@ -61,7 +61,7 @@ class Kernels(Section):
     )
     loss: OneLoss = VocabParallel()
     dropout: bool = False
-    narrow_kept: NarrowKept = NarrowKept.NOTHING
+    kept_widths: KeptWidths = KeptWidths.NOTHING
     fused_linear: FusedLinear = Field(
         FusedLinear.ALL,
         description="which linear layers of one input are one, where they are counted one by one",
