@@ -90,6 +90,7 @@ class Answerer:
         self.chooser = Chooser(problem, model, simulator, headroom, campaign)
         self.room = self.chooser.room
         self.limit = self.room.limit
+        self._at: dict[float, CostModel] = {}
 
     def fits(self, config: ParallelConfig) -> bool:
         """Does the configuration surely fit, on its hosts as well?"""
@@ -152,8 +153,15 @@ class Answerer:
 
     def _routed(self, choice: Choice) -> Choice:
         """The choice with what its busiest expert-parallel rank costs it."""
-        others = busiest_rank(self.problem, choice, self.assumed, cost_model)
+        others = busiest_rank(self.model, choice, self.assumed, self._uneven)
         return choice.model_copy(update={"why": (*choice.why, *others)}) if others else choice
+
+    def _uneven(self, imbalance: float) -> CostModel:
+        """What costs the problem with its busiest expert-parallel rank at so many times the mean."""
+        if imbalance not in self._at:
+            job = replace(self.problem.job, expert_imbalance=imbalance)
+            self._at[imbalance] = cost_model(replace(self.problem, job=job))
+        return self._at[imbalance]
 
     def _roomier(self, front: ParetoFront, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
         """Configurations that may be recommended and are not listed: those of the front as fast as the first, as far as

@@ -6,38 +6,35 @@ Left out: how uneven routing is (`ask/routing.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable
 from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Choice
-from planner.spec.rule import Problem
 
 Figures = tuple[float, float]  # seconds of a step and bytes of the peak
 
 
 def busiest_rank(
-    problem: Problem, choice: Choice, assumed: Iterable[Finding], model_of: Callable[[Problem], CostModel]
+    model: CostModel, choice: Choice, assumed: Iterable[Finding], model_of: Callable[[float], CostModel]
 ) -> tuple[Finding, ...]:
     """What a choice's step and peak would be with balanced experts, and with experts placed evenly by stated loads;
-    none where its experts are balanced."""
-    config, job = choice.config.parallel(), problem.job
+    none where its experts are balanced. `model_of`: of the problem with its busiest rank at so many times the mean."""
+    config, problem = choice.config.parallel(), model.problem
     table = ConfigTable.of([config])
-    factor = float(job.imbalance(table["ep"].astype(float))[0])
+    factor = float(problem.job.imbalance(table["ep"].astype(float))[0])
     if factor <= 1.0 or problem.stack.kernels.expert_padding:
         return ()
 
-    def figures(imbalance: float) -> Figures:
-        uneven = replace(problem, job=replace(job, expert_imbalance=imbalance))
-        cost = model_of(uneven).evaluate(table)
+    def figures(costs: CostModel) -> Figures:
+        cost = costs.evaluate(table)
         return float(cost.step_time[0]), float(cost.device_memory[0])
 
-    own = figures(factor)
+    own = figures(model)
 
     def beside(imbalance: float) -> Figures:
         """As `own`, of a choice whose layers may be dealt otherwise."""
-        time, peak = figures(imbalance)
+        time, peak = figures(model_of(imbalance))
         return choice.step_time * time / own[0], choice.memory.peak + peak - own[1]
 
     time, peak = beside(1.0)
