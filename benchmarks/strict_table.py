@@ -43,6 +43,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.errors import PlannerError, UnsupportedError
 from planner.spec.config import ParallelConfig, Recompute, value_text
 from planner.spec.job import AdapterTargets, Job
+from planner.spec.load_loads import BALANCED
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.device_kernels import with_device_kernels
@@ -226,6 +227,7 @@ def _tuning(job: Job, problem: Problem) -> dict[str, str]:
         "packed": "true" if job.packed else "",
         "mtp": "true" if problem.model.mtp_layers else "",
         "bf16_layers": ",".join(map(str, job.bf16_layers)) if any(job.bf16_layers) else "",
+        "expert_loads": BALANCED if problem.model.is_moe and job.expert_imbalance == () else "",
     }
 
 

@@ -30,7 +30,15 @@ def with_axes(choice: Choice, slower: float = 0.0, **axes: int) -> Choice:
 
 
 def test_a_lead_that_rests_on_balanced_experts_is_said(small_plan: Plan) -> None:
-    problem, _ = resolve(Request("Qwen/Qwen3-30B-A3B", "16x8 h100 400G-ib", seq_len=4096, global_batch="256"))
+    problem, _ = resolve(
+        Request(
+            "Qwen/Qwen3-30B-A3B",
+            "16x8 h100 400G-ib",
+            seq_len=4096,
+            global_batch="256",
+            expert_loads="balanced",
+        )
+    )
     wide = ParallelConfig(dp=128, ep=64, micro_batch=1, zero=1, num_microbatches=2)
     plain = with_axes(small_plan.choices[0], tp=1, cp=1, pp=1, vpp=1)
     first, near = with_axes(plain, ep=64), with_axes(plain, 0.02, ep=8)

@@ -12,7 +12,9 @@ from typing import Any, Final
 from benchmarks.published.cells import Row
 from benchmarks.published.releases import release_of
 from benchmarks.published.words import Word
+from planner.ask.routing import usual_imbalance
 from planner.errors import UnsupportedError
+from planner.report.words import texts
 from planner.spec.findings import Finding
 from planner.spec.layer import Layer
 from planner.spec.load_finding_codes import TEXT
@@ -28,6 +30,9 @@ ADAPTERS: Final = Word(r"\bq?lora\b")
 # exp_avg_dtype bf16 in src/megatron/bridge/recipes, August 2026).
 BF16_MOMENTS: Final = re.compile(
     r"moonlight|deepseek[-_]?v[34]|glm[-_]?5|olmoe|minimax[-_]?m3", re.IGNORECASE
+)
+_BALANCED: Final = re.compile(
+    r"forced?[ _-](?:load[ _-])?balanc|balanced (?:routing|experts|gate)|fake[ _-]balanc"
 )
 _DISPATCHERS: Final = re.compile("alltoall|all-to-all|hybrid-?ep|deep-?ep")
 # NVFP4 parameters are gathered in 4 bits from Megatron-Bridge 0.5.0 on, the container of 26.06 (its #3364 of 2026-04;
@@ -62,6 +67,22 @@ def with_routing_groups(model: ModelSpec, hf_id: str) -> ModelSpec:
         return replace(layer, moe=replace(moe, groups=same[0].groups, top_groups=same[0].top_groups))
 
     return replace(model, layers=tuple(grouped(layer) for layer in model.layers))
+
+
+def imbalance_in(
+    cells: Row, model: ModelSpec, hf_id: str, stack: Stack, assumed: list[str]
+) -> tuple[tuple[int, float], ...]:
+    """Tokens of the busiest expert-parallel rank over the mean, by degree; none where the row or its recipe balances
+    routing. Performance recipes of NeMo and Megatron-Bridge force it (moe_router_force_load_balancing in
+    scripts/performance of both)."""
+    recipe = re.search("bridge|nemo|dgxc", cells["framework"].lower())
+    if not model.is_moe or recipe or _BALANCED.search(cells["extras"].lower()):
+        return ()
+    name = resolve_catalog_name(hf_id or cells["model"]) or resolve_catalog_name(cells["model"])
+    said = list[Finding]()
+    found = usual_imbalance(replace(model, family=load_model(name).family if name else ""), stack, said)
+    assumed += texts(said)
+    return found
 
 
 def released_model(key: str, hf_id: str) -> ModelSpec:

@@ -37,6 +37,7 @@ from benchmarks.published.offloads import with_offload
 from benchmarks.published.recipes import (
     Narrowed,
     bridge_recipe,
+    imbalance_in,
     released_model,
     unfound_graphs,
     with_routing_groups,
@@ -230,6 +231,8 @@ class RunReader:
             degrees = replace(degrees, ep=1)
         batches = batches_in(cells, degrees, assumed, micro_batch)
         job = job_in(cells, batches.global_batch, cluster.accelerator, stack, assumed)
+        uneven = imbalance_in(cells, model, self._hf_id(cells["model"]), stack, assumed)
+        job = replace(job, expert_imbalance=uneven)
         config = _config(cells, model, stack, degrees, batches, cluster, assumed)
         config, offloads = with_offload(cells, stack, config, assumed)
         stack = self._sharded(stack, config.zero, choice.kin, job.optimizer, assumed)
@@ -294,12 +297,15 @@ class RunReader:
                 raise UnsupportedError("the model must be described in the models file", repr(key))
             fields = self.models[key]
             if not isinstance(fields, Mapping) or not fields.get("layers"):
-                given = fields.get("hf_id") if isinstance(fields, Mapping) else None
-                self._specs[key] = released_model(key, str(given or ""))
+                self._specs[key] = released_model(key, self._hf_id(key))
             else:
-                spec = described_model(fields, key)
-                self._specs[key] = with_routing_groups(spec, str(fields.get("hf_id") or ""))
+                self._specs[key] = with_routing_groups(described_model(fields, key), self._hf_id(key))
         return self._specs[key]
+
+    def _hf_id(self, key: str) -> str:
+        """The release that a model's description names, "" for none."""
+        fields = self.models[key]
+        return str(fields.get("hf_id") or "") if isinstance(fields, Mapping) else ""
 
     def _cluster(self, cells: Row, assumed: list[str]) -> Cluster:
         chip = load_accelerator(cells["gpu"])

@@ -148,11 +148,13 @@ class Options(Asked):
         read.FILE, Group.MEASURED, "Corrections by planner calibrate, for this cluster.")
     expert_loads: Option[Name, str | None] = option(
         read.NAME, Group.MEASURED,
-        "Tokens per expert, file or zipf:A (default: balanced); the busiest rank sets the step time.",
-        metavar="FILE|zipf:A", label=Label("expert loads", "zipf:0.6"))
+        "How unevenly experts get tokens: balanced, zipf:A (falling by index) or a file of loads (default: as training "
+        "balances them). The busiest rank sets time and memory.",
+        metavar="balanced|zipf:A|FILE", label=Label("expert loads", "zipf:0.6"))
     expert_replicas: Option[int, int | None] = option(
         read.whole(0, 10**12), Group.MEASURED,
-        f"With {said('expert_loads')}: total expert replicas per layer (default: one per expert).",
+        f"With {said('expert_loads')}: total expert replicas per layer, placed as evenly as can be (default: one per "
+        "expert, placed by index).",
         unit="experts")  # the model knows how many at least and at most
 
     @property

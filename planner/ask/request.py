@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.ask.question import Question, Request
+from planner.ask.routing import imbalance_of
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions, run_settings
 from planner.catalog.load_operations import has_operations, posed
@@ -27,13 +28,11 @@ from planner.cost.model import CostModel
 from planner.dialect import option
 from planner.errors import InputError
 from planner.frameworks import framework_of_stack, written_stacks
-from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
 from planner.space.without import check_named
 from planner.spec.config import ContextKind
 from planner.spec.findings import Change, Finding, finding
 from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.device_kernels import (
@@ -68,8 +67,6 @@ __all__ = [
 Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
-BALANCE_EFFORT = 0.1  # of placing experts, at each degree
-MOST_REPLICAS = 8  # of an expert on average
 
 
 def check_request(request: Question, search: bool = True) -> None:
@@ -173,7 +170,7 @@ def job_of(
     if request.lora_targets is not None and request.lora_rank is None:
         must = f"{option('lora_targets')} needs adapters"
         raise InputError(must, request.lora_targets, f"add {option('lora_rank', 16)}, say")
-    imbalance, replicas = _expert_imbalance(request, model, assumed)
+    imbalance, replicas = imbalance_of(request, model, stack, assumed)
     kept = request.bf16_layers or (0, 0)
     _check_bf16_layers(kept, model.num_layers, stack.framework)
     return Job(
@@ -265,46 +262,6 @@ def _fine_tuning(job: Job, stack: Stack) -> list[Finding]:
 
 def _with_option(stack: Stack, name: str) -> Change:
     return Change(option="stack", value=f"{stack.name}{SEPARATOR}{name}")
-
-
-def _expert_imbalance(
-    request: Question, model: ModelSpec, assumed: list[Finding]
-) -> tuple[tuple[tuple[int, float], ...], int]:
-    """Busiest over mean rank at every expert-parallel degree, experts placed as well as can be, and their replicas."""
-    if request.expert_loads is None:
-        if request.expert_replicas is not None:
-            raise InputError(
-                "replicas of experts need their loads", hint=f"add {option('expert_loads', 'zipf:0.6')}"
-            )
-        return (), 0
-    from planner.solve.balance import balance_experts, zipf_loads
-
-    counts = {layer.moe.experts for layer in model.blocks if layer.moe}
-    if len(counts) != 1:
-        raise InputError("expert loads need a model whose layers have equally many experts", model.name)
-    experts = counts.pop()
-    exponent = zipf_exponent(request.expert_loads)
-    loads = (
-        load_expert_loads(request.expert_loads, experts)
-        if exponent is None
-        else zipf_loads(experts, exponent)
-    )
-    replicas = experts if request.expert_replicas is None else request.expert_replicas
-    if not experts <= replicas <= MOST_REPLICAS * experts:
-        most = MOST_REPLICAS * experts
-        must = f"{option('expert_replicas')} must be from {experts}, one of every expert, to {most:,}"
-        raise InputError(must, str(replicas), "leave it out for one of every expert")
-    factors = []
-    for ep in divisors(experts)[1:]:
-        placed = balance_experts(loads, -(-replicas // ep) * ep, ep, effort=BALANCE_EFFORT)
-        factors.append((ep, placed.imbalance))
-    assumed.append(
-        finding(
-            "expert_loads", loads=request.expert_loads, replicas=replicas, experts=experts,
-            degrees=[ep for ep, _ in factors], imbalances=[factor for _, factor in factors],
-        )
-    )  # fmt: skip
-    return tuple(factors), 0 if replicas == experts else replicas
 
 
 def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:

@@ -14,6 +14,7 @@ from planner.ask.option import as_written, options_of
 from planner.ask.question import Question
 from planner.dialect import on_command_line, option
 from planner.errors import FileInputError, InputError
+from planner.spec.load_loads import BALANCED
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
@@ -261,6 +262,8 @@ def _as_stated(asked: Question, parsed: ParsedConfig, said: list[str]) -> Questi
         stated["frozen_bits"] = adapters.frozen_bits
     stated = {name: value for name, value in stated.items() if value is not None}
     counted = replace(asked, **stated)
+    if parsed.balanced and asked.expert_loads is None:
+        counted = replace(counted, expert_loads=BALANCED)
     given, found, known = as_written(asked), as_written(counted), options_of(Question)
     said += [
         f"the files state {name} {found.get(name, known[name].default)}, {option(name)} says {given[name]}: "

@@ -121,7 +121,9 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
             shipped_stack(name)
     if (loads := given.get("expert_loads")) is not None and zipf_exponent(loads) is None:
         raise InputError(
-            f"{option('expert_loads')} of the page must be a distribution", loads, "write zipf:0.6, say"
+            f"{option('expert_loads')} of the page must be a distribution",
+            loads,
+            "write balanced, or zipf:0.6, say",
         )
     said: dict[str, Any] = {"model": "", "cluster": "", "calibration": calibration, **given}
     return Request(**said)

@@ -125,7 +125,7 @@ def weight_gradient_bytes(
     """
     total = np.zeros(len(x.t))
     for gemm in (op.product for op in ops if op.product is not None):
-        rows = x.expert_tokens * gemm.rows_per_token * x.et if gemm.expert else x.tokens
+        rows = x.routed_tokens * gemm.rows_per_token * x.et if gemm.expert else x.tokens
         (read, written), stream = gemm.local(x), 1.0 if gemm.expert else x.sequence_split
         read, written = (read, written / stream) if gemm.shard is Shard.ROW else (read / stream, written)
         total = total + run.saved * rows * (read + written)

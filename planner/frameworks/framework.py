@@ -146,6 +146,7 @@ class ParsedConfig:
     `starts`: what their start refuses on a problem's devices, and notes, where that is known of them.
     `state_copies`: of what ZeRO shards, where the devices that share one depend on how many there are.
     `releases`: all that have every option stated, oldest first, where several were looked at.
+    `balanced`: do they force routing to balance, or balance it by a bias?
     `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
 
@@ -177,6 +178,7 @@ class ParsedConfig:
     recompute_every: int = 1
     window_exchanges: Mapping[str, ContextKind] = field(default_factory=dict)
     adapters: Adapters | None = None
+    balanced: bool = False
     connections: str | None = None
     state_copies: int = 1
     starts: Callable[[Problem], tuple[tuple[Violation, ...], tuple[str, ...]]] | None = None
@@ -222,6 +224,7 @@ class Framework:
     has. `usual_zero`: how far it shards where nothing is said.
     `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
     `same_words(name, text)`: whether a settings file that it parses has the names that `render` writes.
+    `balances`: does it keep experts balanced by a bias, whatever the model?
     """
 
     name: str
@@ -245,6 +248,7 @@ class Framework:
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _as_stated
     same_words: Callable[[str, str], bool] = lambda name, text: True
+    balances: bool = False
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -239,8 +239,8 @@ def _unlike_job(job: Job) -> list[str]:
     uneven = job.expert_imbalance
     if uneven != 1.0 and uneven != ():
         said.append(
-            "expert loads: the figures above are for the loads the plan was given, experts placed as evenly as can "
-            "be; these files place them by index, where the busiest rank may take more time and memory"
+            "expert loads: the figures above are for experts that get tokens unevenly, as the plan says; these files "
+            "place each once, by index, and how uneven they are your data decides"
         )
     return said
 

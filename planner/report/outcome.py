@@ -12,7 +12,7 @@ from planner.answer.outcome import best_of, limits, limits_sentence, run_days, w
 from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
-from planner.report.words import text_of
+from planner.report.words import text_of, texts
 from planner.spec.findings import Finding
 from planner.spec.planfile import Choice, Plan, Run
 
@@ -80,12 +80,22 @@ def cost_of(run: Run) -> str:
     return f"{money(run.cost)}{listed}" if run.cost is not None else ""
 
 
+def routing_of(choice: Choice) -> tuple[Finding, ...]:
+    """What its busiest expert-parallel rank costs it, if anything."""
+    return tuple(one for one in choice.why if one.code == "busiest_rank")
+
+
 def choice_lines(choice: Choice, noun: str) -> list[str]:
-    """The configuration and the stack's options it has, what binds, and what the run's money rests on. `noun`: what a
-    device is called."""
+    """The configuration and the stack's options it has, what binds, what uneven routing costs it, and what the run's
+    money rests on. `noun`: what a device is called."""
     run = choice.run
     options = [choice.stack] if SEPARATOR in choice.stack else []
-    lines = [choice.config.text, *options, f"the step is {limits_sentence(choice)}"]
+    lines = [
+        choice.config.text,
+        *options,
+        f"the step is {limits_sentence(choice)}",
+        *texts(routing_of(choice)),
+    ]
     if run and run.batch is not None:
         lines.append(text_of(run.batch))
     if run and run.price_per_device_hour is not None:

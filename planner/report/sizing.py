@@ -12,7 +12,7 @@ from planner.answer.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
 from planner.answer.outcome import run_days
 from planner.answer.size import Goal, Sizing
 from planner.report.facts import count, days, days_cell, key_figures, noun_in, precise_time
-from planner.report.outcome import Facts, cost_of, money, outcome_facts, shared_assumptions
+from planner.report.outcome import Facts, cost_of, money, outcome_facts, routing_of, shared_assumptions
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
 from planner.report.words import dumped, line_of, text_of, texts
@@ -268,4 +268,5 @@ def _assumptions(sizing: Sizing) -> tuple[Finding, ...]:
     if chosen.run is not None and chosen.run.spare_nodes_needed is not None:
         needed = chosen.run.spare_nodes_needed
         spares = (finding("spare_nodes_held", held=chosen.run.spare_nodes, needed=needed),)
-    return (own, *spares, *shared_assumptions([chosen.plan]))
+    routing = routing_of(chosen.plan.choices[0]) if chosen.plan.choices else ()
+    return (own, *spares, *shared_assumptions([chosen.plan]), *routing)

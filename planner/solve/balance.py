@@ -11,7 +11,6 @@ that stay on a node, the traffic that moving replicas takes, and loads that chan
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,6 @@ SCALE = 10**6  # of the mean load of a bin: CP-SAT counts in whole numbers
 CLOSE_ENOUGH = 5e-4  # of the mean: no solver is asked to gain less
 MOST_VARIABLES = 40_000  # of a packing that CP-SAT is given
 EFFORT = 0.3  # deterministic time of one CP-SAT packing, about as many seconds
-SHUFFLED = 0  # seed of the order in which Zipf loads are dealt to experts
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,6 @@ class Placement:
     loads: tuple[float, ...]
     imbalance: float
     bound: float
-
-
-def zipf_loads(experts: int, exponent: float) -> Array:
-    """Shares of all tokens that go to each expert: 1 / rank^exponent, ranks in a fixed shuffled order [1]."""
-    share = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
-    order = list(range(experts))
-    random.Random(SHUFFLED).shuffle(order)
-    return np.asarray(share[order] / share.sum())
 
 
 def balance_experts(

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from planner.errors import FileInputError, InputError
 
-ZIPF = "zipf:"
+BALANCED, ZIPF = "balanced", "zipf:"
 _LARGEST_FILE = 10_000_000  # bytes
 
 
 def zipf_exponent(text: str) -> float | None:
-    """The exponent of "zipf:0.6"; None for the name of a file. Raises `InputError`."""
+    """The exponent of "zipf:0.6", 0 for "balanced"; None for the name of a file. Raises `InputError`."""
+    if text.lower() == BALANCED:
+        return 0.0
     if not text.lower().startswith(ZIPF):
         return None
     try:
@@ -30,7 +32,7 @@ def zipf_exponent(text: str) -> float | None:
 
 def load_expert_loads(path: str, experts: int) -> tuple[float, ...]:
     """The loads in a file, one per expert. Raises `FileInputError`."""
-    hint = "one number per expert, or a distribution such as zipf:0.6"
+    hint = "one number per expert, or a distribution: balanced, or zipf:0.6 and the like"
     try:
         if Path(path).stat().st_size > _LARGEST_FILE:
             raise FileInputError(path, "must be smaller than 10 MB", hint=hint)
@@ -45,8 +47,10 @@ def load_expert_loads(path: str, experts: int) -> tuple[float, ...]:
         raise FileInputError(path, "must hold numbers only", bad[:40], hint) from None
     if len(loads) != experts:
         raise FileInputError(path, f"must hold a load of each of {experts} experts", f"{len(loads)}", hint)
-    if not all(math.isfinite(load) and load >= 0 for load in loads) or not sum(loads) > 0:
-        raise FileInputError(path, "loads must be finite, none below 0 and one above", hint=hint)
+    if not all(math.isfinite(load) and load >= 0 for load in loads) or not 0 < sum(loads) < math.inf:
+        raise FileInputError(
+            path, "loads and their sum must be finite, none below 0 and one above", hint=hint
+        )
     return loads
 
 

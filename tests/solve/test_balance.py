@@ -8,8 +8,9 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
+from planner.cost.routing import zipf_loads
 from planner.errors import InputError
-from planner.solve.balance import Placement, balance_experts, zipf_loads
+from planner.solve.balance import Placement, balance_experts
 
 
 def check(found: Placement, loads: np.ndarray, replicas: int, ranks: int) -> None:

@@ -148,6 +148,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
         adapters=adapters,
+        balanced=arguments.has("--moe-router-force-load-balancing")
+        or arguments.has("--moe-router-enable-expert-bias"),
         connections=connections,
         state_copies=arguments.positive("--num-distributed-optimizer-instances", 1) if axes["zero"] else 1,
         engine=EngineKind.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,

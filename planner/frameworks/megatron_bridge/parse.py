@@ -154,6 +154,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         ),
         param_gather=mixed.gathers,
         bf16_layers=mixed.ends,
+        balanced=s.flag("model.moe_router_force_load_balancing")
+        or s.flag("model.moe_router_enable_expert_bias"),
         connections=connections,
         state_copies=s.count("ddp.num_distributed_optimizer_instances", 1) if zero else 1,
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py

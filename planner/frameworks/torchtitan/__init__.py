@@ -141,4 +141,5 @@ TORCHTITAN: Final = Framework(
     parse=_parse,
     recognizes=recognizes,
     require_recipe=require_recipe,
+    balances=True,  # models/common/moe.py, load_balance_coeff 1e-3
 )

@@ -41,14 +41,34 @@ def _held_batch(found: Finding) -> str:
     return f"global batch held at {_batch(found)} ({what}{f', rounded to divide over {over} devices' if over else ''})"
 
 
+def _by_degree(found: Finding, name: str = "imbalances") -> str:
+    """Factors by expert-parallel degree."""
+    each = zip(amount(found, "degrees", list), amount(found, name, list), strict=True)
+    return ", ".join(f"{factor:.2f} at ep {ep}" for ep, factor in each)
+
+
 def _expert_loads(found: Finding) -> str:
     values = found.values
-    busiest = zip(amount(found, "degrees", list), amount(found, "imbalances", list), strict=True)
-    said = ", ".join(f"{factor:.2f} at ep {ep}" for ep, factor in busiest)
     return (
-        f"expert loads {values['loads']}, {values['replicas']} replicas of {values['experts']} experts "
-        "placed as evenly "
-        f"as can be: the busiest rank has this many times the mean: {said}"
+        f"expert loads {values['loads']} of {values['experts']} experts placed by index: the busiest rank has this "
+        f"many times the mean: {_by_degree(found)}; placed as evenly as can be "
+        f"({option('expert_replicas', amount(found, 'experts', int))}): {_by_degree(found, 'placed')}"
+    )
+
+
+def _experts_replicated(found: Finding) -> str:
+    values = found.values
+    return (
+        f"expert loads {values['loads']}, {values['replicas']} replicas of {values['experts']} experts placed as "
+        f"evenly as can be: the busiest rank has this many times the mean: {_by_degree(found)}"
+    )
+
+
+def _loads_unstated(found: Finding) -> str:
+    return (
+        "expert loads not stated: as training with an auxiliary loss leaves them, experts placed by index, so that the "
+        f"busiest rank has {_by_degree(found)} times the mean of tokens ({option('expert_loads', 'balanced')} where a "
+        "benchmark forces balance)"
     )
 
 
@@ -163,6 +183,8 @@ WORDS: Final[Mapping[str, Words]] = {
     "global_batch": lambda found: f"global batch {_batch(found)} ({_BASIS[str(found.values['basis'])]})",
     "held_batch": _held_batch,
     "expert_loads": _expert_loads,
+    "experts_replicated": _experts_replicated,
+    "loads_unstated": _loads_unstated,
     "nominal_latencies": _latencies,
     "fabric_speed": _fabric_speed,
     "typical_node_sends": _node_sends,

@@ -70,6 +70,7 @@ class Family(Row):
 
     `traits`: what no argument states from dimensions, in words: a launcher that is told only these would train another
     model. `sigmoid`: its router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
+    `biased`: it corrects their balance so, with scores of another kind, or that configurations state.
     `normalized`: the weights of chosen experts always add up to 1. `rotated`: share of a head that the library rotates
     where a configuration does not say. `caps_logits`: does it cap logits where the configuration does not say? none: it
     never does. `positions`: does its attention, if it has any, know them? `in_library`: has
@@ -85,12 +86,19 @@ class Family(Row):
     about: str = ""
     traits: str = ""
     sigmoid: bool = False
+    biased: bool = False
     normalized: bool = False
     rotated: float = 1.0
     caps_logits: bool | None = None
     positions: bool = True
     in_library: bool = True
     since: str = ""
+
+    @property
+    def balances(self) -> bool:
+        """Does its router keep experts balanced by a bias on their scores, which leaves the busiest 4 % over the mean
+        (Wang et al. 2024, arXiv 2408.15664, table 2)?"""
+        return self.sigmoid or self.biased
 
 
 def families() -> dict[str, Any]:
