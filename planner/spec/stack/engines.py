@@ -569,7 +569,11 @@ class FlatShards(States):
 
 
 class FullyShard(States):
-    """PyTorch's own: FSDP1 and FSDP2, sharded over all replicas or within groups, and DDP at stage 0."""
+    """PyTorch's own: FSDP1 and FSDP2, sharded over all replicas or within groups, and DDP at stage 0.
+
+    Every layer is a unit, as are embedding, norm and head together. A model that is one unit, whose root alone is
+    wrapped, is not modelled: it holds all of its gathered weights and whole gradients in the backward pass.
+    """
 
     weights_sharded_from: ClassVar[int] = 2
     low_precision_shard: ClassVar[bool] = False
