@@ -14,7 +14,6 @@ from planner.answer.estimate import make_estimate, named_config
 from planner.answer.objective import plan_with_size
 from planner.answer.outcome import hold_batch
 from planner.answer.plan import make_plan
-from planner.answer.reasons import UNMEASURED_BAND
 from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
@@ -757,7 +756,8 @@ def test_contradictory_recomputation_is_refused() -> None:
 def test_bands_are_wide_where_nothing_was_measured() -> None:
     known, unknown = make_plan(SMALL), make_plan(Request("gpt2", "8 mi300x"))
     assert unknown.confidence.level == "L0"
-    assert unknown.confidence.band >= UNMEASURED_BAND > known.confidence.band
+    # ROCm's Megatron-LM on 8 MI300X was predicted 27 % too fast (benchmarks/RESULTS.md)
+    assert 1 - 1 / (1 + unknown.confidence.band) > 0.27 > known.confidence.band
     assert "as NCCL does" not in " ".join(texts(unknown.confidence.explanation))  # on one node
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from planner.catalog.load_host import load_host_rates
 from planner.errors import InputError
 from planner.spec.config import Recompute
+from planner.spec.hf.wrappers import stated_fields
 from planner.spec.job import Job
 from planner.spec.listed import (
     RELATIONS,
@@ -61,8 +62,7 @@ def posed(model: ModelSpec, cluster: Cluster, job: Job, stack: Stack) -> Problem
 def operations_of(stack: str, model: ModelSpec, seq_len: int) -> Listed | None:
     """Lists of what a stack runs of a model at a length of sequences [tokens]; None where none of its form were
     captured, or none with what its own file chooses."""
-    own = model.described
-    chosen = choices({**own, **own.get("text_config", {})}) if own else None
+    chosen = choices(stated_fields(model.described)) if model.described else None
     return _operations_of(stack, model, seq_len, None if chosen is None else tuple(chosen.items()))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from planner.ask.option import as_written, options_of
 from planner.ask.question import Question
 from planner.dialect import on_command_line, option
-from planner.errors import FileInputError, InputError
+from planner.errors import FileInputError, InputError, field_must
 from planner.spec.load_loads import BALANCED
 
 if TYPE_CHECKING:
@@ -310,15 +310,23 @@ def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, sa
 
 
 def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: list[str]) -> Stack:
-    """The stack with those of its numbers that the files set."""
+    """The stack with those of its numbers that the files set. Raises `InputError` for one that no stack can have."""
+    from pydantic import TypeAdapter, ValidationError
+
     for one in parsed.stack_settings:
         section = getattr(stack, one.section)
-        if one.field not in type(section).model_fields:  # of another engine
+        if (field := type(section).model_fields.get(one.field)) is None:  # of another engine
             continue
         own, value = getattr(section, one.field), one.value
         if not isinstance(value, tuple):
             value = type(own)(value * spec.hidden**one.power)
         if value != own:
+            bounded: Any = Annotated[field.annotation, field]
+            try:
+                TypeAdapter(bounded).validate_python(value)
+            except ValidationError as error:
+                must = f"{one.name} {field_must(error.errors()[0])}"
+                raise InputError(must, _shown(value), "correct it in the files") from None
             stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
             said.append(f"modelled with {one.name} {_shown(value)}")
     return stack

@@ -28,7 +28,7 @@ KINDS = (
     "shared_experts",
     "router",
     "layer_inputs",
-    *(residual.kind for residual in RESIDUALS),
+    *dict.fromkeys(residual.kind for residual in RESIDUALS),
     "norms",
     "final_norm",
     "head",

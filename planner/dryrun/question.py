@@ -152,16 +152,19 @@ def _software_of(problem: Problem, alone: tuple[str, ...]) -> Software:
 
 def _check_of_a_step(asked: Question) -> None:
     """Raise `InputError` for what says nothing of a step, `UnsupportedError` for what no dry run knows."""
+    said = as_written(asked)
     if isinstance(asked, DryrunQuestion):
         for name, one in options_of(Question).items():
-            given = getattr(asked, name)
-            if one.group is Group.RUN and given != one.default:
+            if one.group is Group.RUN and name in said:
                 must = f"{option(name)} says something of a whole run, and a dry run is of one step"
-                raise InputError(must, str(given), f"leave it out: planner estimate takes {option(name)}")
+                given = ", ".join(said[name]) if isinstance(said[name], list) else said[name]
+                raise InputError(
+                    must, option(name, given), f"leave it out: planner estimate takes {option(name)}"
+                )
     uneven = asked.expert_loads is not None and zipf_exponent(asked.expert_loads) != 0
     for name, there in (("expert_loads", uneven), ("expert_replicas", asked.expert_replicas is not None)):
         if there:
-            given = option(name, getattr(asked, name))
+            given = option(name, said[name])
             raise UnsupportedError(
                 "a dry run is of tokens that are dealt evenly to experts", given, leave_out(name)
             )

@@ -27,7 +27,7 @@ def _layers_pp(columns: Columns, problem: Problem) -> Mask:
     if problem.stack.split is PipelineSplit.EVEN:
         return problem.model.num_layers % chunks == 0
     if isinstance(problem.stack.split, tuple):  # given layer by layer
-        return chunks == len(problem.stack.split)
+        return (chunks == len(problem.stack.split)) & (sum(problem.stack.split) == problem.model.num_layers)
     # the first and the last chunk of an interleaved pipeline can hold the embedding or the head alone
     return chunks <= problem.model.num_layers + 2 * (columns["vpp"] > 1)
 

@@ -93,6 +93,22 @@ def test_a_users_file_that_chooses_other_kernels_has_no_lists(own, listed, tmp_p
     assert (found is not None) is listed
 
 
+@pytest.mark.parametrize("section", ["text_config", "llm_config", "thinker_config"])
+@pytest.mark.parametrize("held", [None, [], "gpt2", {"activation_function": "gelu_pytorch_tanh"}])
+def test_a_section_beside_the_fields_is_read_as_the_model_is(section, held, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A text model's section that holds none says nothing."""
+    config = {
+        "model_type": "gpt2",
+        "hidden_size": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "vocab_size": 50257,
+        section: held,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert (operations_of(STACK, load_model(str(tmp_path)), 1024) is None) == isinstance(held, dict)
+
+
 @pytest.mark.parametrize(("model", "listed"), [("gpt-oss-20b", True), ("qwen3-30b-a3b", False)])
 def test_lists_hold_for_adapters_of_mixtures_that_have_none_on_experts(model: str, listed: bool) -> None:
     """PEFT puts them on experts of Qwen3, whose weights planner does not count, and leaves those of gpt-oss alone."""

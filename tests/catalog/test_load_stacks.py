@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from planner.answer.estimate import make_estimate
 from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import (
     DEFAULT_STACK,
@@ -20,13 +23,14 @@ from planner.catalog.load_stacks import (
     stack_to_plan,
     stacks_to_plan,
 )
-from planner.errors import FileInputError, InputError, UnknownNameError, UnsupportedError
+from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError, UnsupportedError
 from planner.report.words import texts
 from planner.spec.machine.load_cluster import accelerator_names
 from planner.spec.precision import Precision
 from planner.spec.stack import UNLIKE_BAND
 from planner.spec.stack.engines import MegatronFsdp
 from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.section import Section
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -96,6 +100,11 @@ def test_a_file_may_extend_the_newest_of_a_family(tmp_path: Path) -> None:
         ("band: -1", "band"),
         ("engine: {kind: fully_shard, bucket_elements: 5e8}", r"engine\.fully_shard\.bucket_elements"),
         ("engine: {gradient: 2}", "contiguous, .*fully_shard"),
+        ("engine: {kind: [fully_shard]}", "contiguous, .*fully_shard"),
+        ("kernels: {loss: {kind: {}}}", "its kind must be one of"),
+        ("kernels: {expert_buffers: [-2, -30]}", r"kernels\.expert_buffers"),
+        ("kernels: {expert_buffers: [1.2, 1.5]}", "no more rows"),
+        ("limits: {zero: [4]}", r"limits\.zero"),
     ],
 )
 def test_bad_fields_are_named(tmp_path: Path, text: str, field: str) -> None:
@@ -103,6 +112,25 @@ def test_bad_fields_are_named(tmp_path: Path, text: str, field: str) -> None:
     file.write_text(f"name: mine\ndescription: d\nframework: f\nreleased: r\nsource: s\n{text}\n")
     with pytest.raises(FileInputError, match=field):
         read_stack(file)
+
+
+@pytest.mark.parametrize("name", [DEFAULT_STACK, "torchtitan-2026-eager"])
+def test_odd_lists_of_a_file_are_refused_or_estimated(name: str, tmp_path: Path) -> None:
+    file, stack = tmp_path / "mine.yaml", load_stack(name)
+    head = f"name: mine\ndescription: d\nreleased: r\nsource: s\nextends: {name}\n"
+    sections = [("", stack), *((part, value) for part, value in stack if isinstance(value, Section))]
+    lists = [
+        f"{part}: {{{field}: %s}}\n" if part else f"{field}: %s\n"
+        for part, section in sections
+        for field, value in section
+        if isinstance(value, tuple) or field == "expert_buffers"
+    ]
+    asked = Request("llama-3.2-1b", "1x8 h100", 8, seq_len=2048, global_batch="16", stack=str(file))
+    for text, odd in product(lists, ("[]", "[0, 0]", "[-2, -30]")):
+        file.write_text(head + text % odd)
+        load_stack.cache_clear()
+        with suppress(PlannerError):
+            make_estimate(asked)
 
 
 def test_a_file_states_what_differs_from_the_stack_it_extends(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def test_an_option_counts_or_is_refused(name: str, ran: Ran) -> None:
         assert after != before
         return
     assert refused.hint
+    assert not re.search(r"[({\[]", refused.given), "nothing but what was asked, as it is asked"
     assert any(
         named in in_words(str(refused)) for named in (f"--{name.replace('_', '-')}", "experts", "bf16")
     )

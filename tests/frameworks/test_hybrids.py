@@ -189,6 +189,7 @@ def test_the_older_name_and_program_are_read_too() -> None:
 @pytest.mark.parametrize(
     ("stack", "rule"),
     [("torchtitan-2026", "state-space-layers"), ("nanotron-2024", "state-space-layers"),
+     ("maxtext-2024", "state-space-layers"),
      ("deepspeed-2025", "state-space-whole"), ("fsdp1-2023", "state-space-whole")],
 )  # fmt: skip
 def test_who_runs_hybrids_not_at_all_or_undivided(stack: str, rule: str) -> None:

@@ -86,6 +86,15 @@ def test_written_and_read_as_costed(name: str, precision: str) -> None:
     assert facts["axes"]["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION.label
 
 
+def test_a_size_that_no_buffer_has_is_refused() -> None:
+    files = framework("megatron").render(launch(MODEL, WHOLE, on_blackwell(STATIC, "bf16")), "main-2026-08")
+    named = "--moe-expert-rank-capacity-factor "
+    assert f"{named}1.5" in files["launch.sh"]
+    odd = files["launch.sh"].replace(f"{named}1.5", f"{named}-1.5")
+    with pytest.raises(InputError, match="moe_expert_rank_capacity_factor"):
+        check_files({"launch.sh": odd}, Question(MODEL, "gb200-nvl72", 64))
+
+
 def test_releases() -> None:
     for name, version in (("megatron", "0.18.2"), ("megatron-bridge", "0.6.0"), ("megatron-bridge", "0.7.0")):
         with pytest.raises(UnsupportedError, match="in one size"):

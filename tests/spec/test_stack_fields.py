@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
+
+import pytest
 
 from planner.catalog.load_options import OPTIONS
 from planner.catalog.load_stacks import load_stack, stack_names
 from planner.spec.stack.engines import ENGINES, DeepSpeed, States
 from planner.spec.stack.section import Section
+from planner.spec.stack.time import Host
 
 STACKS = [load_stack(name) for name in stack_names()]
 MOST_FIELDS = 79  # of one stack, its engine's among them
@@ -68,3 +72,8 @@ def test_every_field_of_an_engine_is_set_by_a_stack_or_an_option() -> None:
 
 def test_few_numbers_of_a_stack_are_fitted() -> None:
     assert max(len(stack.fitted) for stack in STACKS) <= MOST_FITTED
+
+
+def test_steps_of_stacks_without_rows_start_at_the_median_of_fitted_fixed_times() -> None:
+    fitted = [stack.host.step_overhead for stack in STACKS if "host.step_overhead" in stack.fitted]
+    assert Host().step_overhead == pytest.approx(median(fitted), abs=5e-4)

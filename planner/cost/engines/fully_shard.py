@@ -45,12 +45,10 @@ class _Units:
     """Bytes of what `fully_shard` gathers and reduces at once, (n, C).
 
     `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
-    remains once reduced, or, of a model in one unit, unreduced until the end; `outer_*`: embedding, norm and head
-    together, `outer_unreduced` beside the buffer: their gradients, or what becomes of the buffer and the last
-    parameter's gradient, which a loop over them still names (_fsdp_collectives.py foreach_reduce); without the head
-    where its loss is made part by part, behind the last of which it is reduced (torchtitan 0.3.0 components/loss.py
-    ChunkedLossWrapper). `all_weights`: the
-    whole model gathered.
+    remains once reduced; `outer_*`: embedding, norm and head together, `outer_unreduced` beside the buffer: their
+    gradients, or what becomes of the buffer and the last parameter's gradient, which a loop over them still names
+    (_fsdp_collectives.py foreach_reduce); without the head where its loss is made part by part, behind the last of
+    which it is reduced (torchtitan 0.3.0 components/loss.py ChunkedLossWrapper). `all_weights`: the whole model.
     `head_gradient`: the gradient that exists from the first step of the backward pass to the last. `last_buffer`: of
     the last all-gather of a forward pass, which stays until the next one is waited for.
     """

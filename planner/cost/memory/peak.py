@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from planner.spec.stack import Stack
 Array = NDArray[np.float64]
 # of two moments that differ by rounding alone the first counts, as where a pool fills every one
 _SAME = 1 + 1e-12
+PASSES: Final = PHASES[: PHASES.index("optimizer")]  # in which micro-batches run
 
 
 @dataclass(frozen=True)
@@ -124,19 +126,57 @@ def _peak_by_class(
     return result
 
 
+@dataclass(frozen=True)
+class _Counter:
+    """What the log of a stack shows of a stage class of each row. `waste`: of activations, what the allocator wastes
+    [1]; `shows_waste`: whether it is shown. Of reserved memory, blocks without a tensor, where `most` leaves room for
+    them: `at_loss` there, `deferred` in all passes; None of allocated memory (n,) [bytes]."""
+
+    waste: float
+    shows_waste: bool = False
+    at_loss: Array | None = None
+    deferred: Array | float = 0.0
+    most: Array | float = np.inf
+
+    @classmethod
+    def of(
+        cls, x: MemoryInputs, stem: NDArray[np.intp], stage_class: NDArray[np.intp], largest: Array,
+        cached: Array | float, most: Array, stack: Stack,
+    ) -> _Counter:  # fmt: skip
+        """Of a stack: `cached` bytes of recomputed layers lie idle at the loss, the `largest` moment has so many."""
+        engine, waste = engine_of(stack), stack.overhead.fragmentation
+        if not stack.overhead.logs_reserved:
+            return cls(waste)
+        idle = engine.idle_gathers(x)
+        late = idle if isinstance(idle, float) else idle[stem, stage_class]
+        deferred = x.deferred[stem, stage_class]
+        held = np.where(deferred <= np.maximum(most - largest, 0.0), deferred, 0.0)
+        return cls(waste, engine.logs_fragmentation, np.zeros(len(stem)) + cached + late, held, most)
+
+    def shown(self, phase: str, total: Array, unused: Array | None) -> Array:
+        """At a moment of a phase with `total` bytes in blocks, of which the allocator wastes `unused` (n,)."""
+        tensors = total if unused is None or self.shows_waste else total - unused
+        if self.at_loss is None or phase not in PASSES:
+            return tensors
+        if phase == "loss":
+            tensors = tensors + np.minimum(self.at_loss, np.maximum(self.most - total - self.deferred, 0.0))
+        return tensors + self.deferred
+
+
 def _binding_moment(
-    x: MemoryInputs, moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array, waste: float,
-    stage_class: NDArray[np.intp], pool: GraphPool | None,
+    x: MemoryInputs, moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array,
+    stage_class: NDArray[np.intp], pool: GraphPool | None, counter: _Counter,
 ) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
-    """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
+    """The phase of the largest moment of each row's stage class, and the most that the counter shows at any (n,)."""
     at, (usual, at_loss) = stem * x.alive.shape[1] + stage_class, kept.on(stage_class)
-    phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
-    best = np.full(len(stem), -np.inf)
+    phase, best = np.zeros(len(stem), dtype=np.intp), np.full(len(stem), -np.inf)
+    most = best.copy()
     for moment in moments:
-        total, active = moment.fixed.take(at), None
+        total, unused = moment.fixed.take(at), None
         if moment.kept is not None:
             active = moment.kept.take(at) * (at_loss if moment.at_loss else usual)
-            total += (1.0 + waste) * active
+            total += (1.0 + counter.waste) * active
+            unused = counter.waste * active
         if moment.works:
             total += working
         if pool is not None:
@@ -144,9 +184,8 @@ def _binding_moment(
         better = total > best * _SAME
         np.copyto(best, total, where=better)
         np.copyto(phase, PHASES.index(moment.phase), where=better)
-        if waste:
-            np.copyto(unused, 0.0 if active is None else waste * active, where=better)
-    return phase, unused
+        np.maximum(most, counter.shown(moment.phase, total, unused), out=most)
+    return phase, most
 
 
 def memory_cost(
@@ -165,12 +204,12 @@ def memory_cost(
     Row i has the stem `stem[i]` of `x`, keeps `kept` of a micro-batch in flight and works in `working[i]`.
     `terms` is empty unless `keep_terms`, and has the larger of two moments of a phase. `cached`: blocks of recomputed
     layers, which as those of the last step's gradients a counter of reserved memory shows at the loss, whose tensors
-    are too large for them. Short of memory the
-    allocator returns them before it gives up (torch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks
-    and another try), so that `peak` shows no more of them than `capacity` leaves, and none of the deferred ones where
-    all would exceed it; `device`, on which the verdict rests, counts none. A moment's total: its
-    constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
-    backward pass. `graphs`: memory of CUDA graphs, None where no row captures any.
+    are too large for them. Short of memory the allocator returns them before it gives up (torch
+    c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and another try), so that `peak`, the most that is
+    shown at any moment, has no more of them than `capacity` leaves, and none of the deferred ones where the largest
+    moment has no room for all; `device`, on which the verdict rests, counts none. A moment's total: its constant terms
+    + activations in flight and what the allocator wastes of them + the working set of a layer's backward pass.
+    `graphs`: memory of CUDA graphs, None where no row captures any.
     """
     engine, waste = engine_of(stack), stack.overhead.fragmentation
     moments = engine.moments(x, keep_terms)
@@ -181,38 +220,19 @@ def memory_cost(
         pool = GraphPool(x, moments, stem, kept.of, working, 1.0 + waste, graphs)
         by_class = pool.by_class
     stage_class, rows = by_class.argmax(axis=1), np.arange(len(stem))
-    reserved = by_class[rows, stage_class]
-    phase, unused = _binding_moment(x, moments, stem, kept, working, waste, stage_class, pool)
-    logged, logged_phase, logged_class = reserved, phase, stage_class
-    if engine.logs_first_stage:  # classes are in the order of their earliest stage
-        logged, logged_class = by_class[:, 0], np.zeros_like(stage_class)
-        logged_phase, unused = _binding_moment(x, moments, stem, kept, working, waste, logged_class, pool)
     outside = stack.overhead.context + x.communicators[stem]
-    if stack.overhead.logs_reserved:
-        room = np.maximum(capacity - outside - logged, 0.0)
-        peak = logged if engine.logs_fragmentation else logged - unused
-        peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack)
-    else:
-        peak = logged - unused
+    largest, logged = by_class[rows, stage_class], stage_class
+    if engine.logs_first_stage:  # classes are in the order of their earliest stage
+        logged = np.zeros_like(stage_class)
+    counter = _Counter.of(x, stem, logged, by_class[rows, logged], cached, capacity - outside, stack)
+    phase, peak = _binding_moment(x, moments, stem, kept, working, stage_class, pool, counter)
+    if engine.logs_first_stage:
+        _, peak = _binding_moment(x, moments, stem, kept, working, logged, pool, counter)
     terms: dict[str, dict[str, Array]] = {}
     for moment in moments if keep_terms else ():
         found = _terms_of(moment, stem, kept, working, waste, pool)
         terms[moment.phase] = _larger(terms[moment.phase], found) if moment.phase in terms else found
-    return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
-
-
-def _cached_blocks(
-    x: MemoryInputs, stem: NDArray[np.intp], phase: NDArray[np.intp], stage_class: NDArray[np.intp],
-    cached: Array | float, room: Array, stack: Stack,
-) -> Array:  # fmt: skip
-    """What a counter of reserved memory shows beyond tensors where the peak lies in `phase` of `stage_class`, in the
-    `room` that is left (n,) [bytes]."""
-    idle = engine_of(stack).idle_gathers(x)
-    late = idle if isinstance(idle, float) else idle[stem, stage_class]
-    shown = np.minimum(np.where(phase == PHASES.index("loss"), cached + late, 0.0), room)
-    deferred = x.deferred[stem, stage_class]
-    in_passes = phase <= PHASES.index("gradient_reduction")
-    return np.asarray(shown + np.where(in_passes & (shown + deferred <= room), deferred, 0.0))
+    return MemoryCost(peak, largest + outside, outside, stage_class, phase, by_class, terms)
 
 
 def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:

@@ -16,7 +16,7 @@ import numpy as np
 from planner.dialect import option
 from planner.frameworks.maxtext.mesh import axis_columns, fills_slices
 from planner.frameworks.maxtext.names import ELSEWHERE, NOT_ACCUMULATED, QUANTIZATION, TITLE, Repeated
-from planner.frameworks.rulebook import every_row, only, whole_kv_heads, whole_recompute
+from planner.frameworks.rulebook import every_row, no_scans, only, whole_kv_heads, whole_recompute
 from planner.spec.attention import AttentionKind
 from planner.spec.config import Mask, Recompute, Schedule, recomputed_modules
 from planner.spec.job import Optimizer
@@ -98,6 +98,7 @@ def _where_it_runs(rule: Rule) -> Rule:
 
 RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
     whole_kv_heads("MaxText layers/attentions.py _validate_kv_head_sharding"),
+    no_scans(TITLE, "MaxText configs/types.py DecoderBlockType: Qwen3-Next's alone", ("gated delta nets",)),
     Rule(
         "tensor-axes", ("tp", "sp"), lambda c, p: (c["sp"] == 1) == (c["tp"] > 1),
         "tensor parallelism divides the residual stream too, as sequence parallelism does: "

@@ -80,6 +80,15 @@ def text_section(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (*outer, found) if found else outer
 
 
+def stated_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a file, those of its text model over what stands around it."""
+    inner: Any = config
+    for name in text_section(config):
+        found = inner.get(name)
+        inner = found if isinstance(found, Mapping) else inner
+    return {**config, **inner}
+
+
 def text_fields(fields: ConfigFields, wrapper: str) -> ConfigFields:
     """The fields of a wrapper's text model, with what it takes from the wrapper. Raises `FileInputError`."""
     around = inner = fields

@@ -9,7 +9,7 @@ Left out: anything that belongs to the hardware (kernel tables, link rates) or t
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
@@ -30,6 +30,7 @@ PUBLISHER_BAND = 0.15
 _TORCH_GROUPED_FROM = "2025-10"  # PyTorch 2.9 (pytorch/pytorch#156202; the month from memory)
 BAND_DEVICES = 64.0
 WIDEST_BAND = 2.0
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
 
 
 def elsewhere(band: float) -> float:
@@ -48,16 +49,19 @@ def elsewhere(band: float) -> float:
 class Limits(Section):
     """What the framework accepts, as far as a mask needs it."""
 
-    zero: tuple[int, ...] = (0, 1)
-    hybrid_sharding: tuple[int, ...] = Field(
+    zero: tuple[ZeroStage, ...] = Field((0, 1), min_length=1)
+    hybrid_sharding: tuple[ZeroStage, ...] = Field(
         (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
     )
-    offload: tuple[int, ...] = Field((0,), description="bit masks of what may live in CPU memory")
+    offload: tuple[Annotated[int, Field(ge=0, le=7)], ...] = Field(
+        (0,), min_length=1, description="bit masks of what may live in CPU memory"
+    )
     cuda_graphs: tuple[str, ...] = Field(
         ("none",),
+        min_length=1,
         description="what may capture CUDA graphs, as spec.config.CudaGraphs names it, first what does unasked",
     )
-    sequence_parallel: tuple[int, ...] = (0, 1)
+    sequence_parallel: tuple[Annotated[int, Field(ge=0, le=1)], ...] = Field((0, 1), min_length=1)
     schedules: tuple[str, ...] = Field(
         ("1f1b", "interleaved"),
         description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them; none: there are no pipelines",
@@ -164,7 +168,7 @@ class Stack(Section):
     calibration: Calibration | None = Field(
         None, description="the user's measurements behind it; absent: as shipped"
     )
-    split: PipelineSplit | tuple[int, ...] = Field(
+    split: PipelineSplit | tuple[Annotated[int, Field(ge=0)], ...] = Field(
         PipelineSplit.BALANCED,
         description="how layers are assigned to pipeline ranks, or the layers of every chunk in order",
     )

@@ -14,9 +14,17 @@ class Overhead(Section):
     """Memory outside the model: what the device's tools show beside the allocator [bytes], [1]."""
 
     context: Bytes = Field(
-        0.75 * 2**30, ge=0, description="with cuBLAS loaded; one H100 under torch 2.11 holds 0.749 GiB"
+        0.75 * 2**30,
+        ge=0,
+        description="with cuBLAS loaded; from memory but for transformers-2026, under which (torch 2.11) one H100 was "
+        "seen to hold 0.749 GiB",
     )
-    workspace: Bytes = Field(0.25 * 2**30, ge=0, description="a start value")
+    workspace: Bytes = Field(
+        0.25 * 2**30,
+        ge=0,
+        description="of products; a start value but for nanotron-2024 (fitted on peaks) and transformers-2026 (0.0625 "
+        "GiB, read off torch's code)",
+    )
     fragmentation: float = Field(
         0.03, ge=0, le=0.5, description="share of dynamic memory the allocator wastes"
     )

@@ -30,7 +30,7 @@ def of_a_kind(kinds: type[StrEnum]) -> BeforeValidator:
     """A validator that refuses a section whose `kind` is none of these."""
 
     def read(value: object) -> object:
-        if isinstance(value, dict) and value.get("kind") not in set(kinds):
+        if isinstance(value, dict) and value.get("kind") not in [*kinds]:
             raise ValueError(f"its kind must be one of {', '.join(kinds)}")
         return value
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from planner.spec.attention import Attention
 from planner.spec.precision import Dtype
@@ -28,6 +28,7 @@ from planner.spec.stack.section import Seconds, Section
 
 # FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
 FLASH_WIDTH: Final = 256
+ExpertRows = Annotated[float, Field(ge=0, le=1024)]  # over those that balanced routing sends
 
 
 class Kernels(Section):
@@ -43,16 +44,14 @@ class Kernels(Section):
         description="in fp8_mx on Blackwell grouped GEMMs apply the experts' gated activation and quantise what "
         "they write (Transformer Engine's CuTe DSL grouped MLP)",
     )
-    expert_buffers: tuple[float, float] | None = Field(
+    expert_buffers: tuple[ExpertRows, ExpertRows] | None = Field(
         None,
         description="rows over those that balanced routing sends a rank's experts, received into a buffer of one size "
-        "(moe_expert_rank_capacity_factor) and kept for the backward pass (moe_paged_stash, its factor on the device; "
-        "else as many); absent: as many as come",
+        "(moe_expert_rank_capacity_factor) and kept for the backward pass (moe_paged_stash's factor on the device; as "
+        "many without it); absent: as many as come",
     )
-    expert_padding: float = Field(
+    expert_padding: ExpertRows = Field(
         0.0,
-        ge=0,
-        le=1024,
         description="rows of every expert over those that balanced routing sends it: more are dropped, fewer padded "
         "(moe_expert_capacity_factor with moe_pad_expert_input_to_capacity); 0: as many as come",
     )
@@ -74,6 +73,13 @@ class Kernels(Section):
         None,
         description="fp8_cs is torchao's float8, with these scales; absent: Transformer Engine's current scaling",
     )
+
+    @field_validator("expert_buffers")
+    @classmethod
+    def _kept_were_received(cls, rows: tuple[float, float] | None) -> tuple[float, float] | None:
+        if rows is not None and rows[1] > rows[0]:
+            raise ValueError("no more rows can be kept for the backward pass than are received")
+        return rows
 
     @property
     def keeps_narrow_inputs(self) -> bool:
@@ -149,11 +155,11 @@ class Host(Section):
         1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
     )
     step_overhead: Seconds = Field(
-        0.01,
+        0.043,
         ge=0,
         le=10,
-        description="logging, data loader, gradient clipping per step; 10 and 11 ms where sweeps tell it "
-        "(megatron-deepspeed-2022, megatron-2026)",
+        description="logging, data loader, gradient clipping per step; a start value: the median of the eight fitted "
+        "ones, of 10 to 574 ms",
     )
     tensor_update: Seconds = Field(
         0.0, ge=0, le=1e-3, description="added per step for every tensor of which a rank updates a part"

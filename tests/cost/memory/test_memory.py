@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.ask.request import Request, cost_model, resolve
 from planner.catalog.load_stacks import load_stack
 from planner.cost.engines.of_stack import engine_of
 from planner.cost.memory.moments import PHASES, MemoryInputs
 from planner.cost.memory.peak import Kept, memory_cost
 from planner.cost.memory.state_bytes import StateBytes
-from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
@@ -323,3 +324,20 @@ def test_a_torch_pipeline_buffers_every_micro_batch_of_a_step() -> None:
     assert old[-1] == pytest.approx(
         (16 - 1) * one + 16 * 2 * 4096 * 32000
     )  # the last stage's outputs are logits
+
+
+@pytest.mark.parametrize("stack", ["torchtitan-2026-eager", "torchtitan-2026", "fsdp1-2023", "megatron-2026"])
+@pytest.mark.parametrize("again", [0, 32])
+def test_what_is_logged_never_falls_as_micro_batches_grow(stack: str, again: int) -> None:
+    """Also where another phase takes the lead, whose counter shows fewer idle blocks."""
+    asked = Request("llama-3-8b", "2x8 h100 400G-ib", 16, seq_len=4096, global_batch="960", stack=stack)
+    model = cost_model(resolve(asked)[0])
+    zero = max(model.problem.stack.limits.zero)
+    rows = [
+        ParallelConfig(
+            dp=16, micro_batch=b, num_microbatches=60 // b, zero=zero, recompute_layers=again,
+            recompute=Recompute.FULL if again else Recompute.NONE,
+        )
+        for b in (1, 2, 3, 4, 5, 6)
+    ]  # fmt: skip
+    assert np.all(np.diff(model.evaluate(ConfigTable.of(rows)).peak_memory) > 0)

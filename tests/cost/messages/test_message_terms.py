@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.ask.request import Request, cost_model, resolve
-from planner.catalog.load_stacks import stack_names
+from planner.catalog.load_stacks import stacks_to_plan
 from planner.cost import layer
 from planner.cost.messages import data_parallel
 from planner.cost.model import CostModel
-from planner.errors import PlannerError
 from planner.solve.in_sight import busy_by_term, heaviest_data_parallel, layer_terms, with_exposed
 from planner.solve.place import place
 from planner.solve.step_messages import StepMessages
@@ -31,24 +28,18 @@ QUICK = {  # the others are slow
     ("deepspeed-2025", "dgx-h100"), ("megatron-2026+hybridep", "gb200-nvl72"), ("megatron-2026+deepep", "aws-p5"),
     ("nanotron-2024", "dgx-h100"), ("torchtitan-2026", "dgx-h100"),
 }  # fmt: skip
-STACKS = [name + option for name in stack_names() for option in OPTIONS.get(name, ("",))]
+STACKS = [name + option for name in stacks_to_plan() for option in OPTIONS.get(name, ("",))]
+CASES = [
+    pytest.param(*case, marks=() if case[:2] in QUICK else pytest.mark.slow)
+    for case in product(STACKS, CLUSTERS, MODELS)
+]
 # nothing hides, and all take what the links do, beside which nothing is copied
 BARE = {"tp_exposed": 1.0, "tp_exposed_nodes": 1.0, "ep_overlap": 0.0, "dp_overlap": 0.0}
 
 
-def posed(stack: str, cluster: str, model: str) -> Problem | None:
-    """A job of 64 devices; None where the stack does not run it there."""
-    try:
-        return resolve(Request(model, cluster, 64, stack=stack, seq_len=4096, global_batch="512"))[0]
-    except PlannerError:
-        return None
-
-
-def cases() -> Iterator[Any]:
-    """Every stack, cluster and model that go together."""
-    for case in product(STACKS, CLUSTERS, MODELS):
-        if posed(*case) is not None:
-            yield pytest.param(*case, marks=() if case[:2] in QUICK else pytest.mark.slow)
+def posed(stack: str, cluster: str, model: str) -> Problem:
+    """A job of 64 devices."""
+    return resolve(Request(model, cluster, 64, stack=stack, seq_len=4096, global_batch="512"))[0]
 
 
 def rows(subject: Problem) -> list[ParallelConfig]:
@@ -74,14 +65,17 @@ def terms_of(model: CostModel, config: ParallelConfig) -> dict[str, float]:
     return {name: float(values[0]) for name, values in detail.time.items()}
 
 
-@pytest.mark.parametrize(("stack", "cluster", "model"), list(cases()))
+def test_what_is_quick_is_there() -> None:
+    assert set(product(STACKS, CLUSTERS)) >= QUICK
+
+
+@pytest.mark.parametrize(("stack", "cluster", "model"), CASES)
 def test_messages_take_the_terms_before_hiding(
     stack: str, cluster: str, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing hides them: of the stage shown what its layers send, of the heaviest what data parallelism does.
     Else no axis has more in sight than its links work."""
     subject = posed(stack, cluster, model)
-    assert subject is not None
     costed, bare = (cost_model(one) for one in (subject, with_section(subject, "communication", **BARE)))
     looked_at, stages = rows(subject), dict[ParallelConfig, int]()
     for config in looked_at:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from planner.answer.estimate import make_estimate, named_config
-from planner.answer.reasons import UNMEASURED_BAND
 from planner.ask.request import Request, resolve
 from planner.catalog.load_stacks import DEFAULT_STACK, default_stack, load_stack, stacks_to_plan
 from planner.errors import UnsupportedError
@@ -22,6 +21,8 @@ from planner.spec.stack import Calibration
 LLAMA = load_model("llama-3.1-8b")
 MAXTEXT = load_stack("maxtext-2024")
 V5P = load_accelerator("tpu-v5p")
+# The largest error of MaxText's own 31 step times on TPUs (benchmarks/RESULTS.md, "TPUs, on which nothing is fitted").
+FURTHEST = 0.22
 # a large dense model on each device, in the layouts of MaxText's recipes
 LARGE = [
     ("llama-3.1-70b", "tpu-v4", 512, {"tp": (4,)}),
@@ -49,7 +50,7 @@ def test_a_large_dense_model_reaches_a_plausible_share_of_the_peak(
     (choice,) = plan.choices
     assert 0.3 < choice.mfu < 0.75
     assert plan.confidence.level == "L0"
-    assert plan.confidence.band >= UNMEASURED_BAND
+    assert FURTHEST < 1 - 1 / (1 + plan.confidence.band) < 2 * FURTHEST
     assert any("one program" in line for line in texts(plan.assumptions))
     assert any("torus" in line for line in texts(plan.assumptions))
     assert not [line for line in texts(plan.not_modelled) if "CUDA" in line or "NCCL" in line]
