@@ -187,10 +187,7 @@ def job_of(
 def batches_of_run(request: Question, seq_len: int) -> dict[str, Any]:
     """What a question says of the batches of its run, as a job has it. Raises `InputError`."""
     stages = [(global_batch_of(batch, seq_len, 1)[0], end) for batch, end in request.batch_schedule]
-    reference = request.reference_batch if isinstance(request, Request) else None
-    return {
-        "critical_batch": request.critical_batch, "batch_schedule": tuple(stages), "reference_batch": reference
-    }  # fmt: skip
+    return {"critical_batch": request.critical_batch, "batch_schedule": tuple(stages)}
 
 
 def _check_tokens(job: Job) -> None:

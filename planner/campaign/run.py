@@ -69,7 +69,7 @@ def run_facts(
         return None
     limit, stages = batch_limit(problem, assumptions), _stages(step_time, early, job, job.tokens)
     ideal, least, most = (
-        staged_run(stages, critical, job.reference_batch)
+        staged_run(stages, critical)
         for critical in ((limit.middle, limit.high, limit.low) if limit is not None else (None, None, None))
     )
     stops = interruptions(step_time, ideal.seconds, problem, assumptions)
@@ -162,12 +162,13 @@ def batch_limit(problem: Problem, a: Assumptions) -> CriticalBatch | None:
 
 
 def tokens_of_batch(problem: Problem, a: Assumptions, batch: int) -> float:
-    """Times as many tokens that another global batch [sequences] takes to the same loss [1]; 1 where none is stated, or
-    no critical batch known."""
+    """Times as many tokens that another global batch [sequences] is counted with [1]; 1 where none is stated, or no
+    critical batch known."""
     limit = None if problem.job.tokens is None else batch_limit(problem, a)
     if limit is None:
         return 1.0
-    return float(token_factor(problem.job.useful_length * batch, limit.middle, problem.job.tokens_per_step))
+    other, own = problem.job.useful_length * batch, problem.job.tokens_per_step
+    return float(token_factor(other, limit.middle) / token_factor(own, limit.middle))
 
 
 def _batch_said(
@@ -195,7 +196,7 @@ def _batch_said(
     return finding(
         "critical_batch", low=limit.low, high=limit.high, counted=limit.middle, fits=limit.fits,
         extrapolated=limit.extrapolated, given=limit.given, batch=whole, factor=factor, factor_low=least,
-        factor_high=most, reference=job.reference_batch, best_low=None if best is None else best.low,
+        factor_high=most, best_low=None if best is None else best.low,
         best_high=None if best is None else best.high, **(early if job.batch_schedule else {}),
     )  # fmt: skip
 

@@ -80,9 +80,7 @@ def _of_plan(
         job = replace(job, checkpoint_staged=campaign.stages_checkpoints)
     if asked.tokens is not None:
         job = replace(job, tokens=asked.tokens)
-    held = job.reference_batch  # the tokens of the plan are stated for it
-    job = replace(job, **{**batches_of_run(asked, job.seq_len), "reference_batch": held})
-    problem = replace(problem, job=job)
+    problem = replace(problem, job=replace(job, **batches_of_run(asked, job.seq_len)))
     found = estimate_of(problem, config, chunks, asked, said, started)
     found = found.model_copy(update={"asked": as_written(asked)})
     return with_launch_note(found, problem.model, problem.stack), problem, said

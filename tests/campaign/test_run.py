@@ -163,7 +163,7 @@ def test_a_node_stops_as_a_node_does() -> None:
 
 
 def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
-    # llama-3.1-8b on 1T tokens: 16.8M to 70.1M by the fits, counted with 34.3M; 4,096 x 8,192 tokens a step are 33.6M
+    # llama-3.1-8b on 1T tokens: 33.8M to 70.1M by the fits, counted with 48.7M; 4,096 x 8,192 tokens a step are 33.6M
     sizes = {1: 512, 8: 4096, 16: 8192, 32: 16384}
     runs = {}
     for times, batch in sizes.items():
@@ -172,11 +172,11 @@ def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
     said = runs[1].batch
     assert said is not None
     assert said.code == "critical_batch"
-    assert said.values["counted"] == pytest.approx((16.78e6 * 70.1e6) ** 0.5, rel=0.01)
+    assert said.values["counted"] == pytest.approx((33.77e6 * 70.1e6) ** 0.5, rel=0.01)
     assert runs[1].tokens == runs[8].tokens == 1e12, "as stated, at and below it"
-    assert runs[16].tokens == pytest.approx(1e12 * (1 + 67.1e6 / 34.3e6) / 2, rel=0.01)
+    assert runs[16].tokens == pytest.approx(1e12 * (1 + 67.1e6 / 48.7e6) / 2, rel=0.01)
     assert runs[16].tokens_least == pytest.approx(1e12)  # below the largest that a fit gives
-    assert runs[16].tokens_most == pytest.approx(1e12 * (1 + 4) / 2, rel=0.01)
+    assert runs[16].tokens_most == pytest.approx(1e12 * (1 + 67.1e6 / 33.8e6) / 2, rel=0.01)
     for low, high in pairwise(sorted(sizes)):
         assert (runs[high].tokens or 0.0) >= (runs[low].tokens or 0.0)
         assert runs[high].steps <= runs[low].steps
@@ -194,20 +194,18 @@ def test_the_critical_batch_as_given_or_not_known() -> None:
     job = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "gpus": 64, "tokens": 1e12}
     doubled = run(5.0, problem(**job, global_batch=2048, critical_batch=2048 * 8192 / 2))
     assert doubled.tokens == doubled.tokens_least == doubled.tokens_most == pytest.approx(1.5e12)
-    # of tokens stated for half the critical batch a critical one takes 2 / 1.5 times as many
-    stated = run(
-        5.0, problem(**job, global_batch=2048, critical_batch=2048 * 8192, reference_batch=1024 * 8192)
-    )
-    assert stated.tokens == pytest.approx(1e12 * 2 / 1.5)
     for more, why in (
         ({"lora_rank": 16}, "adapters"),
         ({"tokens": 1e9}, "fine_tuning"),
-        ({"tokens": 1e15}, "range"),
     ):
         facts = run(5.0, problem(**{**job, "global_batch": 2048, **more}))
         assert facts.tokens == facts.tokens_most == {**job, **more}["tokens"]
         assert said_of(facts).values["why"] == why
         assert "--critical-batch" in texts([said_of(facts)])[0]
+    plain = problem("llama-3.1-8b", "dgx-h100", 64, tokens=1e12)
+    silent = run_facts(5.0, plain, replace(load_assumptions(), batch_fits=()))
+    assert silent is not None
+    assert said_of(silent).values["why"] == "range"
 
 
 def test_a_schedule_of_batches_is_costed() -> None:
@@ -231,7 +229,6 @@ def test_a_schedule_of_batches_is_costed() -> None:
         {"batch_schedule": ((0, 1e11),)},
         {"batch_schedule": ((64, 2e12),)},
         {"critical_batch": 0.0},
-        {"reference_batch": -1.0},
     ],
 )
 def test_batches_that_cannot_be(wrong: dict[str, Any]) -> None:

@@ -140,8 +140,7 @@ def _critical_batch(found: Finding) -> str:
         )
     else:
         ends = f" ({least:.2f} to {most:.2f} by the fits)" if most - least > LEAST_FACTOR else ""
-        of = f" of a batch of {_tokens(amount(found, 'reference', float))}" if "reference" in values else ""
-        said += f": {factor:.2f} times the tokens{of} for the same loss{ends}"
+        said += f": {factor:.2f} times the tokens for the same loss{ends}"
     if "best_low" in values:
         best = dict.fromkeys(_tokens(amount(found, name, float)) for name in ("best_low", "best_high"))
         said += f"; batches found best for such a run: {' to '.join(best)}"
