@@ -381,3 +381,18 @@ def test_malformed_input_exits_2(
     code, out, err = planner("size", *JOB, *options)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
+
+
+def test_small_batches_at_the_start_are_blamed_for_what_they_cost() -> None:
+    asked = replace(LIMITED, gpus=256, critical_batch=1e11, batch_schedule=(("64", 1.5e11),))
+    found = size_cluster(asked, Goal.MIN)
+    assert {point.batch for point in found.curve} == {512}, "the schedule names its batches"
+    last = found.doublings[-1]
+    assert last.end.best is not None
+    assert last.start.best is not None
+    lost = dict(last.excess)
+    fair = last.start.best.step_time / 2
+    assert sum(lost.values()) - lost["stops"] - lost["batch_schedule"] == pytest.approx(
+        last.end.best.step_time - fair
+    )
+    assert lost["batch_schedule"] > lost["dp_comm"], "a rank has fewer sequences of 64 to hide it"

@@ -158,7 +158,8 @@ class _Sizer:
     ) -> None:
         self.planners, self.say = planners, say
         self.request, self.batch_said = hold_batch(request)
-        self.chooses_batch = request.global_batch is None
+        # a schedule of batches leads to one that is held
+        self.chooses_batch = request.global_batch is None and not request.batch_schedule
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
         self.times: dict[int, int] = {}  # nodes -> times the usual batch

@@ -169,7 +169,7 @@ def problem_of(
 ) -> tuple[Problem, list[str]]:  # fmt: skip
     """Model, cluster, job and stack that files are checked against, and what was assumed; what the files say of the job
     counts, and the question where they don't. Raises `InputError`."""
-    from planner.ask.request import job_of, named_precision
+    from planner.ask.request import batches_of_run, job_of, named_precision
     from planner.catalog.load_operations import posed
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import require_release, stack_to_plan
@@ -236,6 +236,7 @@ def problem_of(
     require_release(software, precision)
     assumed: list[Finding] = []
     job = job_of(asked, seq_len, batch, precision, spec, software, assumed)
+    job = replace(job, **batches_of_run(asked, seq_len, hardware.num_devices))
     said += texts(assumed)
     software = _with_settings(software, parsed, spec, said)
     if name != software.name:
