@@ -81,12 +81,14 @@ def batch_of_fit(fit: BatchFit, parameters: float, tokens: float) -> float:
 @dataclass(frozen=True)
 class CriticalBatch:
     """The critical batch of a run, least and most over the fits that speak of it [tokens]. `fits`, `extrapolated`:
-    their names, those whose own runs saw fewer tokens or parameters apart; `given`: by the user."""
+    their names, those whose own runs saw fewer tokens or parameters apart; `unverified`: those with figures from
+    memory; `given`: by the user."""
 
     low: float
     high: float
     fits: tuple[str, ...] = ()
     extrapolated: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
     given: bool = False
 
     @property
@@ -129,7 +131,8 @@ def critical_batch(
     said = [fit for fit in near if fit.name in names]
     beyond = tuple(fit.name for fit in said if tokens > fit.tokens[1] or parameters > fit.parameters)
     own = tuple(fit.name for fit in said if fit.name not in beyond)
-    return CriticalBatch(float(ends[0]), float(ends[1]), own, beyond)
+    unverified = tuple(fit.name for fit in said if fit.unverified)
+    return CriticalBatch(float(ends[0]), float(ends[1]), own, beyond, unverified)
 
 
 @dataclass(frozen=True)

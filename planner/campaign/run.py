@@ -161,6 +161,23 @@ def batch_limit(problem: Problem, a: Assumptions) -> CriticalBatch | None:
     return critical_batch(a.batch_fits, _layers_parameters(problem), job.tokens)
 
 
+def _best_batch(problem: Problem, a: Assumptions) -> CriticalBatch | None:
+    """The batch found best for such a run, which stands beside the critical one; None where no fit speaks of it."""
+    tokens = problem.job.tokens
+    return (
+        None
+        if tokens is None
+        else critical_batch(a.batch_fits, _layers_parameters(problem), tokens, FitOf.BEST)
+    )
+
+
+def _fits_unverified(problem: Problem, a: Assumptions) -> list[str]:
+    """The fits that a run's batch is judged by whose figures are from memory."""
+    limit = batch_limit(problem, a)
+    best = None if limit is None else _best_batch(problem, a)
+    return [name for found in (limit, best) if found is not None for name in found.unverified]
+
+
 def tokens_of_batch(problem: Problem, a: Assumptions, batch: int) -> float:
     """Times as many tokens that another global batch [sequences] is counted with [1]; 1 where none is stated, or no
     critical batch known."""
@@ -186,7 +203,7 @@ def _batch_said(
         short = job.tokens < parameters
         why = "adapters" if job.lora_rank is not None else "fine_tuning" if short else "range"
         return finding("critical_batch_unknown", why=why, batch=whole)
-    best = critical_batch(a.batch_fits, parameters, job.tokens, FitOf.BEST)
+    best, unverified = _best_batch(problem, a), _fits_unverified(problem, a)
     factor, least, most = (run.tokens / job.tokens for run in runs)
     longer = runs[0].seconds - runs[0].tokens / whole * step_time
     early: dict[str, Any] = {
@@ -195,8 +212,8 @@ def _batch_said(
     }  # fmt: skip
     return finding(
         "critical_batch", low=limit.low, high=limit.high, counted=limit.middle, fits=limit.fits,
-        extrapolated=limit.extrapolated, given=limit.given, batch=whole, factor=factor, factor_low=least,
-        factor_high=most, best_low=None if best is None else best.low,
+        extrapolated=limit.extrapolated, unverified=unverified or None, given=limit.given, batch=whole,
+        factor=factor, factor_low=least, factor_high=most, best_low=None if best is None else best.low,
         best_high=None if best is None else best.high, **(early if job.batch_schedule else {}),
     )  # fmt: skip
 
@@ -345,13 +362,13 @@ def owning(cluster: Cluster, rent: float | None, a: Assumptions) -> tuple[float 
     return own, hours * SECONDS_PER_HOUR if 0 < hours < 1e9 else None
 
 
-def run_assumptions(a: Assumptions) -> tuple[Finding, ...]:
+def run_assumptions(problem: Problem, a: Assumptions) -> tuple[Finding, ...]:
     """What the figures of a run rest on; `planner assumptions` shows each with its source."""
     spot = a.pricing is Pricing.SPOT
     prices = {name: price for name, (price, _) in a.purchase_prices.items()}
     if a.purchase_price is not None:
         prices = {"": a.purchase_price}
-    guesses = sum(record.unverified for record in a.records)
+    guesses = sum(record.unverified for record in a.records) + len(_fits_unverified(problem, a))
     given = (finding("assumptions_given", names=list(a.given)),) if a.given else ()
     unverified = (finding("assumptions_unverified", number=guesses),) if guesses else ()
     hardware, software = a.ends("hardware_failures"), a.ends("software_stops")

@@ -160,18 +160,10 @@ def test_a_schedule_takes_its_stages_one_after_the_other() -> None:
 
 
 def test_the_ramp_of_bloom() -> None:
-    # chronicles of tr11-176B-ml: 12,695 steps of 9,841,584 samples in all took 7 days, after which a step of 2,048 took
-    # 105.2 s; steps of all sizes had the same time beside 1/2048 of the rest a sample
-    steps, samples, days, whole = 12_695, 9_841_584, 7.0, 105.2
-    fixed = (days * 86400 - samples * whole / 2048) / (steps - samples / 2048)
-    assert 0 < fixed < 0.2 * whole
-    sizes = np.arange(192, 2048, 16.0)
-    stages = [
-        Stage(samples / len(sizes), size, fixed + size / 2048 * (whole - fixed)) for size in sizes.tolist()
-    ]
-    staged = staged_run(stages, None)
-    assert staged.steps == pytest.approx(steps, rel=0.05)
-    assert staged.seconds == pytest.approx(days * 86400, rel=0.03)
+    # chronicles of tr11-176B-ml: batches of 192 to 2,048 by 16 took 12,695 steps for 9,841,584 samples in all
+    sizes = np.arange(192, 2048, 16.0).tolist()
+    staged = staged_run([Stage(9_841_584 / len(sizes), size, 1.0) for size in sizes], None)
+    assert staged.steps == pytest.approx(12_695, rel=0.05)
 
 
 @pytest.mark.parametrize(("parameters", "tokens"), [(0.0, 1e9), (1e9, 0.0), (-1.0, 1e9), (float("nan"), 1e9)])

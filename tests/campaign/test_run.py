@@ -155,7 +155,7 @@ def test_a_node_stops_as_a_node_does() -> None:
     assert 150 * 86400 < (facts.time_between_stops or 0.0) < 250 * 86400
     assert 3600 < (facts.checkpoint_interval or 0.0) < 6 * 3600
     assert (facts.goodput or 0.0) > 0.995
-    text = " ".join(texts(run_assumptions(load_assumptions())))
+    text = " ".join(texts(run_assumptions(given, load_assumptions())))
     assert "Llama 3" in text
     assert "RSC-1" in text
     settled = run(49.5, given, "hardware_failures=0.003 /day", "software_stops=0.0063 /day")
@@ -188,6 +188,22 @@ def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
 def said_of(facts: Run) -> Finding:
     assert facts.batch is not None
     return facts.batch
+
+
+def test_what_rests_on_figures_from_memory_says_so() -> None:
+    given, shipped = (
+        problem("llama-3.1-8b", "dgx-h100", 64, global_batch=8192, tokens=1e12),
+        load_assumptions(),
+    )
+    sure = replace(shipped, batch_fits=tuple(replace(fit, unverified=False) for fit in shipped.batch_fits))
+    for held, named in ((shipped, ["Bergsma 2025", "Step Law"]), (sure, [])):
+        facts = run_facts(5.0, given, held)
+        assert facts is not None
+        assert said_of(facts).values.get("unverified", []) == named
+        assert all(name in texts([said_of(facts)])[0].split("from memory:")[-1] for name in named)
+        (count,) = (one.values["number"] for one in run_assumptions(given, held)
+                    if one.code == "assumptions_unverified")  # fmt: skip
+        assert count == sum(record.unverified for record in held.records) + len(named)
 
 
 def test_the_critical_batch_as_given_or_not_known() -> None:
@@ -269,7 +285,9 @@ def test_settings_are_echoed() -> None:
     assert changed.pue == 1.3
     assert changed.detection_time == 90.0
     assert changed.given == ("detection_time 90 s", "pue 1.3")
-    assert any("given: detection_time 90 s, pue 1.3" in line for line in texts(run_assumptions(changed)))
+    assert any(
+        "given: detection_time 90 s, pue 1.3" in line for line in texts(run_assumptions(problem(), changed))
+    )
     assert changed.record("pue").source == "given by the user"
     assert not load_assumptions().given
 
