@@ -124,7 +124,7 @@ def test_malformed_input_exits_2(
     assert "Traceback" not in err
     assert wrong[0] in err
     assert "((" not in err, "no tuple of Python"
-    assert "the global batch must" not in err, "nor what somebody else named"
+    assert "--global-batch must" not in err, "nor what somebody else named"
     assert "15.6T" not in err, "nor a hint for another option"
 
 

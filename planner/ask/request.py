@@ -190,9 +190,9 @@ def job_of(
 def batches_of_run(request: Question, seq_len: int, devices: int) -> dict[str, Any]:
     """What a question says of the batches of its run, as a job has it; those in tokens are rounded as the global one
     is. Raises `InputError`."""
-    what = f"a batch of {option('batch_schedule')}"
     stages = [
-        (global_batch_of(batch, seq_len, devices, what=what)[0], end) for batch, end in request.batch_schedule
+        (global_batch_of(batch, seq_len, devices, name="batch_schedule")[0], end)
+        for batch, end in request.batch_schedule
     ]
     return {"critical_batch": request.critical_batch, "batch_schedule": tuple(stages)}
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.space.axes import divisors
 from planner.spec.findings import Finding, finding
@@ -25,23 +26,25 @@ LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit num
 
 
 def global_batch_of(
-    text: str | None, seq_len: int, devices: int, shards: int = 1, what: str = "the global batch"
+    text: str | None, seq_len: int, devices: int, shards: int = 1, name: str = "global_batch"
 ) -> tuple[int, tuple[Finding, ...]]:
     """Sequences per step: as given ("512", "512seq"), from tokens ("4Mtok"), or about 4M tokens rounded so that dp can
     divide it; and what was assumed.
 
-    `shards`: what a batch that nobody named must be a multiple of; `what` errors are about. Raises `InputError` for a
-    number that may be either.
+    `shards`: what a batch that nobody named must be a multiple of; `name`: of the option that gives it. Raises
+    `InputError` for a number that may be either.
     """
     number, in_tokens = DEFAULT_BATCH_TOKENS, True
     if text is not None:
-        number, in_tokens = _number_of(text, seq_len, what)
+        number, in_tokens = _number_of(text, seq_len, option(name))
     sequences = number / seq_len if in_tokens else number
     if sequences > LARGEST_BATCH:
-        raise InputError(f"{what} must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})")
+        raise InputError(
+            f"{option(name)} must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
+        )
     if not in_tokens:
         if sequences != int(sequences):
-            raise InputError(f"{what} must be a whole number of sequences", str(text))
+            raise InputError(f"{option(name)} must be a whole number of sequences", str(text))
         return int(sequences), ()
     batch, most = rounded_batch(sequences, (devices,), shards if text is None else 1)
     basis = "tokens" if text is not None else "usual" if batch <= most else "degrees"
