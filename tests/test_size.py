@@ -223,7 +223,11 @@ def test_a_batch_grows_with_the_size_while_a_run_ends_sooner_for_it(critical: fl
         assert tokens_of(point) == pytest.approx(counted)
         if point.batch > usual:
             asked = replace(LIMITED, critical_batch=critical, gpus=point.gpus, top=1)
-            assert point.days < days(make_plan(replace(asked, global_batch=str(usual))))
+            law = (1 + point.batch * 8192 / critical) / (1 + usual * 8192 / critical)
+            same = law / (counted / (2e11 * max((1 + usual * 8192 / critical) / 2, 1.0)))
+            assert point.days * same < days(make_plan(replace(asked, global_batch=str(usual)))), (
+                "to the same loss"
+            )
             named = make_plan(replace(asked, global_batch=str(point.batch))).choices[0].run
             assert named is not None
             assert named.tokens == tokens_of(point), "as many whichever verb is asked"
