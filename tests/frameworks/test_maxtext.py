@@ -445,6 +445,7 @@ def test_what_is_not_modelled_or_refused_at_the_start_is_refused(line: str, said
             "remat_policy: custom\nquery_proj: device\nkey_proj: device\nvalue_proj: device\nout_proj: offload",
             "host",
         ),
+        ("remat_policy: custom\ndecoder_layer_input: offload\nout_proj: device", "modelled on the host"),
         ("logical_axis_rules: [[embed, [fsdp]]]", "not read"),
         ("pipeline_fsdp_ag_once: true", "gathered for every micro-batch"),
     ],

@@ -1,4 +1,4 @@
-"""What do ranks hold where weights and gradients are there from start to end, as in Megatron's engine and XLA's?
+"""What do ranks hold where weights and gradients are there from start to end, as in Megatron's engine?
 
 Left out: weights that are gathered in part (ZeRO 3), for which two layers stand.
 """

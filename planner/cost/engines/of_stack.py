@@ -14,6 +14,7 @@ from planner.cost.engines.engine import Engine
 from planner.cost.engines.fully_shard import FullyShardEngine
 from planner.cost.engines.megatron_fsdp import MegatronFsdpEngine
 from planner.cost.engines.nanotron import NanotronEngine
+from planner.cost.engines.xla import XlaEngine
 from planner.cost.memory.state_bytes import StateBytes
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -35,7 +36,7 @@ Array = NDArray[np.float64]
 
 _ENGINES: Final[dict[type[States], type[Engine[Any]]]] = {
     Contiguous: BufferedEngine, Megatron2022: Megatron2022Engine, Profiled: BufferedEngine, AllReduced: BufferedEngine,
-    Nanotron: NanotronEngine, Xla: LastingEngine, FlatShards: LastingEngine, FullyShard: FullyShardEngine,
+    Nanotron: NanotronEngine, Xla: XlaEngine, FlatShards: LastingEngine, FullyShard: FullyShardEngine,
     DeepSpeed: DeepSpeedEngine, MegatronFsdp: MegatronFsdpEngine,
 }  # fmt: skip
 

@@ -202,6 +202,7 @@ def context_working(a: Attention, run: Run, x: LayerShape) -> Array:
 
 def output(a: Attention, run: Run) -> Operation:
     """The projection of attention's output; keeps that, in the width of attention and as the product reads it."""
+    part = "core_attn" if run.kernels.code.keeps_by_name else "attention_out"
     gemm = Gemm("attention_out", a.heads * a.v_head_dim, run.hidden, Shard.ROW)
     narrow = run.kernels.narrow_kept is NarrowKept.SWIGLU_AND_ATTENTION
     kept = E5M6 if narrow else run.act
@@ -210,5 +211,5 @@ def output(a: Attention, run: Run) -> Operation:
     kept += run.act * (a.gate_width > 0)  # the output before its gate
     return product(
         gemm, "attention", a.out_bias,
-        kept={"attention_out": lambda x: kept * a.heads * a.v_head_dim * x.tokens / x.t},
+        kept={part: lambda x: kept * a.heads * a.v_head_dim * x.tokens / x.t},
     )  # fmt: skip

@@ -112,7 +112,7 @@ def _routed(moe: Moe, run: Run) -> tuple[Operation, ...]:
     weighed = 0.0 if kernels.probs_in_activation else weighed
     eager = (CLAMPED_KEPT if moe.clamped else 1.0) if moe.gated and not kernels.code.fused_activation else 0.0
     around = run.saved * run.keeps_input(first) + weighed
-    behind = act * eager + run.saved * run.keeps_input(second)
+    behind = act * eager + mlp.second_input(run, second)
 
     def kept_rows(x: LayerShape) -> Array:
         return x.rows_for_experts(k, kernels.kept_rows)

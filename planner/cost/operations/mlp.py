@@ -42,17 +42,23 @@ def activation_input(gated: bool, run: Run) -> float:
     return (2 if gated else 1) * (run.act if run.kernels.narrow_kept is NarrowKept.NOTHING else FLOAT8)
 
 
+def second_input(run: Run, second: Gemm) -> float:
+    """Bytes kept of a value that the activation gives, where it is not made again: the input of the `second` product
+    [bytes]."""
+    return run.saved * (run.keeps_input(second) and not run.kernels.code.keeps_by_name)
+
+
 def kept_width(gated: bool, run: Run, second: Gemm) -> float:
     """Bytes kept of a value of the activation's output: fc1's output, the `second` product's input; 2 + 2, gated 4 + 2,
-    eager SiLU 2 more."""
+    eager SiLU 2 more, made again 2 less."""
     eager = run.act if gated and not run.kernels.code.fused_activation else 0.0
-    return activation_input(gated, run) + run.saved * run.keeps_input(second) + eager
+    return activation_input(gated, run) + second_input(run, second) + eager
 
 
 def inner_gradients(gated: bool, run: Run) -> float:
     """Bytes of gradients of a value of the activation's output alive where its backward pass begins: of fc2's input and
-    of fc1's output; fc2's own input is free by then [bytes]."""
-    return (3.0 if gated else 2.0) * run.act - run.saved
+    of fc1's output; fc2's own input, where it is kept, is free by then [bytes]."""
+    return (3.0 if gated else 2.0) * run.act - run.saved * (not run.kernels.code.keeps_by_name)
 
 
 def operations(mlp: Mlp, run: Run, multiplies: bool) -> tuple[Operation, ...]:

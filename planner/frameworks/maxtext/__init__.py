@@ -60,7 +60,8 @@ def _missing(launch: Launch, name: str) -> list[str]:
     """What the files do not say, or what the program does otherwise than the plan counts."""
     config = launch.config
     said = ["data: made-up tokens; set dataset_type and packing for your own, and checkpoints"]
-    if config.recompute == Recompute.SELECTIVE and any(layer.mlp for layer in launch.model.blocks):
+    kept = launch.stack is None or not launch.stack.kernels.code.keeps_by_name
+    if kept and config.recompute == Recompute.SELECTIVE and any(layer.mlp for layer in launch.model.blocks):
         said.append(
             "what a dense MLP's activation gives, which every remat_policy computes again: less memory than planned"
         )

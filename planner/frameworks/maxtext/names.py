@@ -104,8 +104,9 @@ EXACT: Final = (
     "full", "save_dot_except_mlp", "save_dot_with_context_except_mlp", "minimal", "minimal_with_context",
     "minimal_flash",
 )  # fmt: skip
-# tensors that remat_policy custom places one by one
+# tensors that remat_policy custom places one by one, and that which no policy makes again
 PLACEABLE: Final[Sequence[str]] = _NAMES["placeable"]
+LAYER_INPUT: Final = "decoder_layer_input"
 
 CORE: Final = recompute_bits("core_attn")
 NORMS: Final = recompute_bits("layernorm")

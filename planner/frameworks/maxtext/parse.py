@@ -23,6 +23,7 @@ from planner.frameworks.maxtext.names import (
     EXACT,
     IN_BLOCKS,
     KEPT,
+    LAYER_INPUT,
     NOT_ACCUMULATED,
     OFFLOADING,
     OPTIMIZERS,
@@ -34,6 +35,7 @@ from planner.frameworks.maxtext.names import (
 from planner.frameworks.maxtext.slices import ASSIGNED, SPLIT, Stated
 from planner.frameworks.options import not_costed, option_table, unknown_options
 from planner.spec.config import (
+    OFFLOAD_ACTIVATIONS,
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,
     Recompute,
@@ -258,6 +260,10 @@ def _recomputation(s: Settings, repeated: Repeated) -> tuple[Recompute, int, lis
         places = {tensor: s.text(tensor, "remat") for tensor in PLACEABLE}
         kept = frozenset(tensor for tensor, place in places.items() if place == "device")
         hosted = [tensor for tensor, place in places.items() if place == "offload"]
+        if _inputs_hosted(s):  # and all that is kept with them
+            recompute, modules = repeated.without(kept.union(hosted))
+            here = f"{', '.join(sorted(kept))}, which the policy keeps on the device, modelled on the host"
+            return recompute, modules, [here] * bool(kept)
         recompute, modules = repeated.without(kept)
         what = ", ".join(sorted(kept)) or "nothing"
         host = f"{', '.join(hosted)}, which the policy keeps on the host, modelled as recomputed, which is slower"
@@ -271,6 +277,11 @@ def _recomputation(s: Settings, repeated: Repeated) -> tuple[Recompute, int, lis
         away = f"remat_policy {name}: what it keeps on the host is modelled as recomputed, which is slower"
         return recompute, modules, [away]
     return recompute, modules, [] if name in EXACT else [f"remat_policy {name}: {_words(recompute, modules)}"]
+
+
+def _inputs_hosted(s: Settings) -> bool:
+    """Do layers' inputs, which no policy makes again, wait on the host?"""
+    return s.text("remat_policy", "full") == "custom" and s.text(LAYER_INPUT, "device") == "offload"
 
 
 def _words(recompute: Recompute, modules: int) -> str:
@@ -327,7 +338,8 @@ def _optimizer(s: Settings) -> Optimizer:
 
 def _offload(s: Settings) -> int:
     states = OFFLOAD_OPTIMIZER if s.flag("optimizer_memory_host_offload") else 0
-    return states | (OFFLOAD_PARAMETERS if s.flag("parameter_memory_host_offload") else 0)
+    states |= OFFLOAD_PARAMETERS if s.flag("parameter_memory_host_offload") else 0
+    return states | (OFFLOAD_ACTIVATIONS if _inputs_hosted(s) else 0)
 
 
 def _settings(s: Settings) -> tuple[StackSetting, ...]:

@@ -14,6 +14,8 @@ from planner.frameworks.maxtext.mesh import Mesh
 from planner.frameworks.maxtext.model import decoder_block, model_settings, shipped_name
 from planner.frameworks.maxtext.names import (
     IN_BLOCKS,
+    KEPT,
+    LAYER_INPUT,
     MUON_BLOCKS,
     NOT_ACCUMULATED,
     NOT_RUN,
@@ -31,7 +33,7 @@ from planner.frameworks.refuse import (
     require_whole_recompute,
 )
 from planner.frameworks.scripts import job_name
-from planner.spec.config import Recompute, Schedule, recomputed_modules
+from planner.spec.config import OFFLOAD_ACTIVATIONS, Recompute, Schedule, recomputed_modules
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.losses import Chunked
@@ -80,7 +82,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         **_batch(launch),
         **_pipeline(launch),
         "max_target_length": job.seq_len,
-        "remat_policy": _policy(launch),
+        **_policy(launch),
         **_numbers(launch),
         **_attention(launch, hardware),
         **_experts(launch, hardware),
@@ -97,7 +99,7 @@ def _require_known(launch: Launch, hardware: Hardware) -> None:
     """Raise `UnsupportedError` for what MaxText cannot run, or cannot be told; much of it the rules exclude too."""
     config, job = launch.config, launch.job
     require_axis(launch, TITLE, "zero", (0, 1, 3))
-    require_whole_recompute(launch, TITLE)
+    require_whole_recompute(launch, TITLE, OFFLOAD_ACTIVATIONS)
     require(bool(config.sp) == (config.tp > 1), TITLE, "tp without sequence parallelism", f"sp={config.sp}")
     piped = config.pp > 1
     require(
@@ -174,12 +176,17 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _policy(launch: Launch) -> str:
+def _policy(launch: Launch) -> dict[str, str]:
+    """What is kept of a layer, and where."""
     config = launch.config
     found = Repeated.of(launch.model).policy(Recompute(config.recompute), config.recompute_modules)
     named = "+".join(recomputed_modules(config.recompute_modules)) or "none"
     require(found is not None, TITLE, "recomputation of these modules alone", named)
-    return str(found)
+    policy = str(found)
+    if not config.offload & OFFLOAD_ACTIVATIONS:
+        return {"remat_policy": policy}
+    hosted = (LAYER_INPUT, *sorted(KEPT[policy]))
+    return {"remat_policy": "custom", **dict.fromkeys(hosted, "offload")}
 
 
 def _numbers(launch: Launch) -> dict[str, Any]:

@@ -31,15 +31,15 @@ class EngineKind(StrEnum):
 
     CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM). MEGATRON_2022: so they do in its
     releases of 2021 and 2022, and in Megatron-DeepSpeed, where gradients of fp16 jobs stay in 16 bits. PROFILED: of
-    these profiles of layers, summed (vTrain). ALL_REDUCED: so
-    they do, gradients are summed whole and updated weights handed on (AA-Scaling, InternEvo). NANOTRON: so they do, and
-    gradients of a micro-batch beside them, which are added behind its backward pass. XLA: so they do, in one compiled
-    program that shards fp32 weights alone and casts what it gathers (MaxText). FLAT_SHARDS: so they are counted, of
-    FSDP1 over fp32 shards. FULLY_SHARD: gradients are born in the backward pass and freed after the update; sharded
-    parameters are gathered unit by unit (PyTorch's FSDP, of which stage 2 keeps them gathered from forward to backward,
-    `reshard_after_forward=False`; its DDP at stage 0, its ZeroRedundancyOptimizer at stage 1). DEEPSPEED: buckets of a
-    fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP: gradient shards live from
-    start to end; layers are gathered and reduced in queues of a fixed number of elements.
+    these profiles of layers, summed (vTrain). ALL_REDUCED: so they do, gradients are summed whole and updated
+    weights handed on (AA-Scaling, InternEvo). NANOTRON: so they do, and gradients of a micro-batch beside them,
+    which are added behind its backward pass. XLA: one compiled program that shards fp32 weights alone, casts the
+    shards and gathers a layer at a time (MaxText). FLAT_SHARDS: so they are counted, of FSDP1 over fp32 shards.
+    FULLY_SHARD: gradients are born in the backward pass and freed after the update; sharded parameters are gathered
+    unit by unit (PyTorch's FSDP, of which stage 2 keeps them gathered from forward to backward,
+    `reshard_after_forward=False`; its DDP at stage 0, its ZeroRedundancyOptimizer at stage 1). DEEPSPEED: buckets
+    of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP: gradient shards live
+    from start to end; layers are gathered and reduced in queues of a fixed number of elements.
     """
 
     CONTIGUOUS = "contiguous"
@@ -529,6 +529,7 @@ class Xla(States):
     """One compiled program (MaxText, Pax)."""
 
     low_precision_shard: ClassVar[bool] = False
+    lasting_gradients: ClassVar[bool] = False
     fused_weight_gradient: ClassVar[bool] = True
     pads_products: ClassVar[bool] = True
 

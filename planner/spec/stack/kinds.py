@@ -45,6 +45,7 @@ class CrossEntropy(StrEnum):
     VOCAB_PARALLEL = "vocab-parallel"
     COMPILED = "compiled"
     FUSED = "fused"
+    REMADE = "remade"
     CHUNKED = "chunked"
     LINEAR = "linear"
 

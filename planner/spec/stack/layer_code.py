@@ -32,6 +32,7 @@ class CodeKind(StrEnum):
     MODELLING = "modelling"
     MODULES = "modules"
     ALEPH = "aleph"
+    XLA = "xla"
 
 
 class Code(Section):
@@ -43,6 +44,8 @@ class Code(Section):
     `score_bytes`: kept without flash attention; 0: counted op by op [bytes per score].
     `idle_scores`: tensors of an unfused softmax's scores whose blocks lie idle at the loss [1].
     `pins_qkv`: whether MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values.
+    `keeps_by_name`: whether tensors are kept by name (policies of JAX), not what modules read: attention's output goes
+    with its core, and what an activation gives, which has no name, is made again.
     `keeps_gathered`: whether a sequence-parallel linear layer keeps its gathered input instead of its shard.
     """
 
@@ -50,6 +53,7 @@ class Code(Section):
     boundary_bytes: ClassVar[float] = 0.0
     idle_scores: ClassVar[float] = 0.0
     pins_qkv: ClassVar[bool] = False
+    keeps_by_name: ClassVar[bool] = False
     keeps_gathered: ClassVar[bool] = False
 
     fused: tuple[Part, ...] = Field(tuple(Part), description="parts of a layer that are one kernel each")
@@ -83,9 +87,19 @@ class _Counted(Code):
 
 
 class Library(_Counted):
-    """Kernels of Megatron, Transformer Engine or XLA."""
+    """Kernels of Megatron or Transformer Engine."""
 
     kind: Literal[CodeKind.LIBRARY] = CodeKind.LIBRARY
+
+
+class XlaCode(_Counted):
+    """Programs that XLA compiles. MaxText names queries, keys, values, attention's output ("context"), what its
+    projection gives and what an MLP's first products give (layers/attentions.py, attention_op.py, linears.py
+    checkpoint_name)."""
+
+    keeps_by_name: ClassVar[bool] = True
+
+    kind: Literal[CodeKind.XLA] = CodeKind.XLA
 
 
 class Torch(_Counted):
@@ -142,5 +156,5 @@ class Aleph(Code):
     score_bytes: float = Field(0.0, ge=0, le=16, description="bytes of a softmax in fp32 and its copy")
 
 
-AnyCode = Library | Torch | Modelling | Modules | Aleph
+AnyCode = Library | Torch | Modelling | Modules | Aleph | XlaCode
 LayerCode = Annotated[AnyCode, Field(discriminator="kind"), of_a_kind(CodeKind)]

@@ -136,6 +136,17 @@ class Fused(Loss):
         return x.held, x.held + x.beside, 2 * x.held
 
 
+class Remade(Loss):
+    """In functions that XLA fuses: logits in the width of activations, and their gradient beside them; exponents, which
+    MaxText's derivative reads in fp32 (utils/max_utils.py _cross_entropy_with_logits_fwd), are made again where they
+    are read. Of 8B's buffers on TPUs (`benchmarks/xla_memory.py`) 4 bytes a logit are there at the peak."""
+
+    kind: Literal[CrossEntropy.REMADE] = CrossEntropy.REMADE
+
+    def held(self, x: Logits) -> tuple[Array, Array, Array]:
+        return x.held, x.held + x.beside, x.held
+
+
 class Chunked(Loss):
     """PyTorch's or XLA's loss of one part of the logits after the other; keeps the gradient of the head's input. Every
     part is a product of few rows, and gives the head's weight a gradient of its own."""
@@ -192,7 +203,7 @@ class Linear(Loss):
         return x.stream, x.held + temporaries * x.weights, x.stream
 
 
-AnyLoss = Eager | VocabParallel | Compiled | Fused | Chunked | Linear
+AnyLoss = Eager | VocabParallel | Compiled | Fused | Remade | Chunked | Linear
 LOSSES: Final[dict[CrossEntropy, type[AnyLoss]]] = {
     kind.model_fields["kind"].default: kind for kind in get_args(AnyLoss)
 }
