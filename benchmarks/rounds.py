@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.results_file import with_section, write_section
+from planner.answer.interval import COMMUNICATION
 from planner.calibrate.statistics import Answer
 from planner.calibrate.validate import table_answers
 
-COMMUNICATION: Final = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 TABLES: Final = Path(__file__).with_name("rounds")
 README: Final = Path(__file__).parents[1] / "README.md"
 TITLES: Final = {

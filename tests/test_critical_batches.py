@@ -13,6 +13,7 @@ import planner
 from planner.answer.estimate import make_estimate
 from planner.ask.question import Question
 from planner.spec.planfile import Run
+from planner.spec.rows import plan_rows
 
 SET = {"tp": 1, "pp": 1, "dp": 16}
 ASKED: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": 16, "set": SET}
@@ -28,6 +29,11 @@ def test_time_and_money_are_those_of_the_same_loss() -> None:
     usual, beyond = run(critical_batch="4194304tok"), run(critical_batch="4194304tok", global_batch="16Mtok")
     assert usual.tokens == 2e11
     assert beyond.tokens == pytest.approx(2e11 * (1 + 4) / 2)
+    asked = Question(**ASKED, tokens="200B", global_batch="16Mtok", critical_batch="4194304tok")
+    (row,) = plan_rows(make_estimate(asked))
+    assert (row["tokens"], row["tokens_trained"]) == (2e11, beyond.tokens), (
+        "as stated, and as its days have it"
+    )
     assert usual.effective_days is not None
     assert beyond.effective_days is not None
     # nearly as many tokens a second; a step of more micro-batches is at most a few percent faster a sequence
@@ -93,10 +99,18 @@ def test_the_verbs_state_it(planner: Callable[..., tuple[int, str, str]], tmp_pa
 @pytest.mark.parametrize(
     "wrong",
     [
+        ("--critical-batch", "words"),
+        ("--critical-batch", "0"),
+        ("--critical-batch", "nan"),
+        ("--critical-batch", "1k"),
         ("--critical-batch", "512"),
         ("--critical-batch", "-8Mtok"),
         ("--critical-batch", "8Q"),
         ("--batch-schedule", "4Mtok"),
+        ("--batch-schedule", "0:100B"),
+        ("--batch-schedule", "words:100B"),
+        ("--batch-schedule", "4Mtok:10B"),
+        ("--batch-schedule", "2Mtok:10B,1Mtok:20B"),
         ("--batch-schedule", "8Mtok:20B,4Mtok:10B"),
         ("--batch-schedule", "4Mtok:300B"),
     ],
@@ -109,6 +123,9 @@ def test_malformed_input_exits_2(
     assert code == 2
     assert "Traceback" not in err
     assert wrong[0] in err
+    assert "((" not in err, "no tuple of Python"
+    assert "--global-batch must" not in err, "nor what somebody else named"
+    assert "15.6T" not in err, "nor a hint for another option"
 
 
 def test_python_takes_both() -> None:

@@ -290,7 +290,7 @@ class Answerer:
         return recommended(made, Pick(choices, 0))
 
     def _run_assumptions(self) -> tuple[Finding, ...]:
-        return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()
+        return run_assumptions(self.problem, self.campaign) if self.problem.job.tokens is not None else ()
 
     def _plan(
         self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, *,

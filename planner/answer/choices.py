@@ -160,20 +160,17 @@ class Chooser:
 
     def _early_times(self, config: ParallelConfig, step: float) -> tuple[float, ...]:
         """Step times of the batches of the run's schedule [s]: that of the global batch, times what fewer micro-batches
-        take of it, as many as the pipeline needs at least."""
+        take of it."""
         job, of_one = self.problem.job, config.dp * config.micro_batch
-        if job.tokens is None or not job.batch_schedule:
-            return ()
-        rounds = config.pp if config.vpp > 1 else 1
 
         def at(batch: int) -> float:
-            number = max(-(-batch // (of_one * rounds)), 1) * rounds
-            problem = with_batch(self.problem, number * of_one)
-            fewer = ConfigTable.of([replace(config, num_microbatches=number)])
-            return float(evaluate_exactly(cost_model(problem), fewer).step_time[0])
+            assert batch % of_one == 0, "a rule of every batch"
+            fewer = ConfigTable.of([replace(config, num_microbatches=batch // of_one)])
+            model = cost_model(with_batch(self.problem, batch))
+            return float(evaluate_exactly(model, fewer).step_time[0])
 
-        whole = at(job.global_batch)
-        return tuple(step * at(batch) / whole for batch, _ in job.batch_schedule)
+        whole = at(job.global_batch) if job.early_batches else step
+        return tuple(step * at(batch) / whole for batch in job.early_batches)
 
     def _layout(self, config: ParallelConfig) -> str:
         """The model's split as a layout where chunks differ and a launcher has to be told; empty otherwise."""

@@ -9,13 +9,14 @@ import math
 from dataclasses import dataclass
 
 from planner.answer.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
+from planner.campaign.duration import SECONDS_PER_DAY
 from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Choice, Plan, Run
 
 PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
 WORTH_SAYING = 0.01  # of the step
-# what a run loses beside its steps, the latter to a batch that takes more of them
-OF_RUNS = ("stops", "tokens")
+# what a run loses beside steps of its last batch: to stops, to a batch that takes more steps, to smaller ones before it
+OF_RUNS = ("stops", "tokens", "batch_schedule")
 PASSING_GAIN = 0.04  # of the time: full effort on splits brought 3.2 % at most, 19 sizes of 7 models
 
 
@@ -51,6 +52,14 @@ class Point:
         return run_days(self.best.run) if self.best.run else self.best.step_time / 86400
 
     @property
+    def run_over_last(self) -> float:
+        """Days of the run without stops over those of as many tokens in steps of its last batch [1]."""
+        assert self.best is not None, "where something runs"
+        assert self.run is not None, "a run with tokens"
+        steps = (self.run.tokens or 0.0) / self.plan.subject.job.tokens_per_step
+        return self.run.days * SECONDS_PER_DAY / (steps * self.best.step_time)
+
+    @property
     def cost(self) -> float:
         """Price of the run [$]; infinite where there is none."""
         return self.run.cost if self.run and self.run.cost is not None else math.inf
@@ -74,7 +83,8 @@ class Doubling:
     """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
 
     `excess`: seconds of the second step, by term, beyond what the larger number of devices would leave of the first,
-    of as many sequences; with those that its run loses to more stops, and to a batch that takes more tokens.
+    of as many sequences; with those that its run loses to more stops, to a batch that takes more tokens, and to the
+    smaller batches of its schedule.
     """
 
     start: Point
@@ -99,6 +109,8 @@ def doubling(start: Point, end: Point) -> Doubling:
         excess["stops"] = b.step_time * (start.run.goodput / end.run.goodput - 1)
     if start.run and end.run and start.run.tokens and end.run.tokens:
         excess["tokens"] = b.step_time * (end.run.tokens / start.run.tokens - 1)
+        if end.plan.subject.job.batch_schedule:
+            excess["batch_schedule"] = b.step_time * (end.run_over_last / start.run_over_last - 1)
     ordered = tuple(sorted(excess.items(), key=lambda item: (-item[1], item[0])))
     speedup = start.days / end.days
     pays = speedup >= PAYING_SPEEDUP ** math.log2(growth)

@@ -9,7 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from planner.cost.layer_cost import COMMUNICATION as OF_LAYERS
 from planner.spec.stack import WIDEST_BAND
+
+# terms of a step that are communication
+COMMUNICATION: Final = (*OF_LAYERS, "pp_comm", "dp_comm")
 
 # Widths that hold 80 % of the logs of such seconds, by what differs from one machine to another: hosts (a processor's
 # speed, what else runs there), fabrics, and both where states live on hosts. Round numbers, chosen so that intervals
@@ -17,7 +21,7 @@ from planner.spec.stack import WIDEST_BAND
 # (`python -m benchmarks.rounds`; benchmarks/RESULTS.md, "Judged again", has halves of publishers left out).
 UNCERTAIN: Final[tuple[tuple[float, tuple[str, ...]], ...]] = (
     (1.0, ("host_bound",)),
-    (1.0, ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")),
+    (1.0, COMMUNICATION),
     (2.0, ("host_transfer",)),
 )
 

@@ -46,8 +46,7 @@ def plan_with_size(request: Request) -> Plan:
             "none known",
             f"add {option('assume', needs)}",
         )
-    stated = best.plan.subject.job.reference_batch
-    plan = make_plan(replace(by_time, gpus=best.gpus, global_batch=str(best.batch), reference_batch=stated))
+    plan = make_plan(replace(by_time, gpus=best.gpus, global_batch=str(best.batch)))
     sizes = [point.gpus for point in sizing.tried]
     said = finding("size_chosen", devices=best.gpus, sizes=sizes, objective=str(objective))
     certificate = plan.search.certificate

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from planner.answer.interval import COMMUNICATION
 from planner.ask.request import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import (
     DEFAULT_BATCH_TOKENS,
@@ -27,11 +28,7 @@ from planner.units import parse_count
 
 # term of the step -> what it is a sign of, for terms that are not useful computation
 BINDS: Mapping[str, str] = {
-    "tp_comm": "bandwidth",
-    "cp_comm": "bandwidth",
-    "ep_comm": "bandwidth",
-    "pp_comm": "bandwidth",
-    "dp_comm": "bandwidth",
+    **dict.fromkeys(COMMUNICATION, "bandwidth"),
     "pipeline_bubble": "bubble",
     "host_bound": "host",
     "step_overhead": "host",
@@ -93,6 +90,22 @@ def why_nothing(plan: Plan) -> tuple[Finding, ...]:
 def run_days(run: Run) -> float:
     """Days of a run, its stops included where they are known."""
     return run.effective_days if run.effective_days is not None else run.days
+
+
+def days_ends(choice: Choice) -> tuple[float, float]:
+    """Between which days a run ends in four of five cases, its stops included.
+
+    What a step's time and the run's tokens, by the fits of its critical batch, may be off have nothing to do with each
+    other: their squares add, in logs.
+    """
+    run = choice.run
+    assert run is not None, "of runs alone"
+    fewer = more = 1.0
+    if run.tokens and run.tokens_least and run.tokens_most:
+        fewer, more = run.tokens / run.tokens_least, run.tokens_most / run.tokens
+    sooner = math.hypot(math.log(choice.step_time / choice.step_time_low), math.log(fewer))
+    later = math.hypot(math.log(choice.step_time_high / choice.step_time), math.log(more))
+    return run_days(run) * math.exp(-sooner), run_days(run) * math.exp(later)
 
 
 def limits(choice: Choice, smallest: float = 0.03) -> tuple[tuple[str, float], ...]:

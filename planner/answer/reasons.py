@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.answer.interval import step_band, uncertain_shares
+from planner.answer.interval import COMMUNICATION, step_band, uncertain_shares
 from planner.cost.model import CostModel
 from planner.cost.offload import host_range
 from planner.cost.pipeline.step import slow_mode_share, slow_mode_time
@@ -29,8 +29,6 @@ from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND, Stack, elsewhere
 
 UNMEASURED_BAND = 0.42  # the least where the device was not measured: 0.35 in logs (`interval.py`)
-# What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
-_COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 
 
 def reasons(
@@ -43,7 +41,7 @@ def reasons(
     return (
         finding(
             "step_shares", terms=largest, shares=[time[name] / total for name in largest],
-            exposed=sum(time[name] for name in _COMMUNICATION) / total,
+            exposed=sum(time[name] for name in COMMUNICATION) / total,
         ),
         finding(
             "tightest_memory", rank=memory.stage, ranks=memory.stages, phase=memory.phase, term=top,

@@ -9,8 +9,8 @@ cost is not exactly monotone in the size, so sizes not tried may be better; `tri
 run with a goal of its own would take absurdly long are not looked at (`_longest`). Uneven splits
 of the layers are solved in full for the answer and for sizes that miss the goal by little; the times of others may
 be up to `growth.PASSING_GAIN` longer than they need be. Where nobody named a batch and the critical batch of the run is
-known, a size has twice as large a one, and so on, while the run ends sooner for it although it takes more tokens to the
-same loss (`campaign/batch.py`).
+known, a size has twice as large a one, and so on, while the run ends sooner for it to the same loss; tokens are counted
+as of any batch (`campaign/batch.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from planner.answer.planners import Planners
 from planner.ask.option import options_of, values_of
 from planner.ask.question import Options, SizeQuestion
 from planner.ask.request import Request, cost_model, each_stack, resolve, room_of
-from planner.campaign.batch import stated_for, token_factor
+from planner.campaign.batch import relative_tokens, token_factor
 from planner.campaign.duration import SECONDS_PER_DAY
 from planner.campaign.run import batch_limit
 from planner.catalog.load_campaign import load_assumptions
@@ -158,7 +158,8 @@ class _Sizer:
     ) -> None:
         self.planners, self.say = planners, say
         self.request, self.batch_said = hold_batch(request)
-        self.chooses_batch = request.global_batch is None
+        # a schedule of batches leads to one that is held
+        self.chooses_batch = request.global_batch is None and not request.batch_schedule
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
         self.times: dict[int, int] = {}  # nodes -> times the usual batch
@@ -185,7 +186,7 @@ class _Sizer:
             point = self._passing(nodes, times)
             while self._may_pay(point):
                 larger = self._passing(nodes, 2 * times)
-                if not larger.days * LARGER_BATCH_PAYS < point.days:
+                if not larger.days * self._uncounted(point) * LARGER_BATCH_PAYS < point.days:
                     break
                 point, times = larger, 2 * times
             self.points[nodes], self.times[nodes] = point, times
@@ -208,8 +209,15 @@ class _Sizer:
             value for name, value in point.best.time.items() if BINDS.get(name, COMPUTE) not in OF_TOKENS
         )
         tokens = self.problem.job.useful_length * point.batch
-        more = token_factor(2 * tokens, self.limit.middle, tokens)
+        more = relative_tokens(2 * tokens, self.limit.middle) / relative_tokens(tokens, self.limit.middle)
         return (1 - idle / point.best.step_time) * more * LARGER_BATCH_PAYS < 1
+
+    def _uncounted(self, point: Point) -> float:
+        """Tokens that twice the batch takes to the same loss over those that are counted, both over the point's [1]."""
+        assert self.limit is not None, "a batch that may pay"
+        tokens, critical = self.problem.job.useful_length * point.batch, self.limit.middle
+        beyond = [relative_tokens(b, critical) / token_factor(b, critical) for b in (tokens, 2 * tokens)]
+        return beyond[1] / beyond[0]
 
     def settle(self, nodes: int) -> Point:
         """The point of a number of nodes with full effort."""
@@ -224,15 +232,10 @@ class _Sizer:
 
     def _request(self, nodes: int, thorough: bool = False, times: int | None = None) -> Request:
         times = times or self.times.get(nodes) or self._times_near(nodes)
-        usual = self.batch(nodes)
-        stated: float | None = None
-        if times > 1 and self.limit is not None:  # the tokens are those of the usual batch
-            stated = float(stated_for(self.problem.job.useful_length * usual, self.limit.middle))
         return replace(
             self.request,
             gpus=nodes * self.per_node,
-            global_batch=str(times * usual),
-            reference_batch=stated,
+            global_batch=str(times * self.batch(nodes)),
             top=1,
             front=False,
             thorough=thorough,

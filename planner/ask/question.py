@@ -256,15 +256,13 @@ class Request(SearchQuestion):
 
     `front`: also step time against memory; without it an answer comes sooner. `thorough`: else splits are solved with
     less effort and nothing is advised, for one of many answers. `seek_batch`: also advise on a batch that would make it
-    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on. `reference_batch`:
-    the batch that the run's tokens are stated for [tokens], None: its own.
+    faster, and on spare nodes. `options`: of the stack, beyond those named: what a search turned on.
     """
 
     front: bool = True
     thorough: bool = True
     seek_batch: bool = True
     options: tuple[str, ...] = ()
-    reference_batch: float | None = None
 
 
 @dataclass(repr=False, eq=False)

@@ -145,6 +145,7 @@ def resolve(
     require_recipe(stack, cluster.accelerator, precision)
     require_release(stack, precision)
     job = job_of(request, seq_len, batch, precision, model, stack, assumed)
+    job = replace(job, **batches_of_run(request, seq_len, cluster.num_devices))
     assumed += _fine_tuning(job, stack)
     assumed += (*missing_kernels(stack, model, cluster.accelerator, job.precision), *said_of_host(cluster))
     problem = posed(model, cluster, job, stack)
@@ -166,7 +167,10 @@ def job_of(
     request: Question, seq_len: int, batch: int, precision: Precision, model: ModelSpec, stack: Stack,
     assumed: list[Finding],
 ) -> Job:  # fmt: skip
-    """The job that a question asks for, with the batch and the precision that were chosen. Raises `InputError`."""
+    """The job that a question asks for, with the batch and the precision that were chosen, but for `batches_of_run`.
+
+    Raises `InputError`.
+    """
     if request.lora_targets is not None and request.lora_rank is None:
         must = f"{option('lora_targets')} needs adapters"
         raise InputError(must, request.lora_targets, f"add {option('lora_rank', 16)}, say")
@@ -178,17 +182,17 @@ def job_of(
         request.lora_rank, request.frozen_bits, imbalance, replicas,
         _choice(option("lora_targets"), request.lora_targets or AdapterTargets.ALL_LINEAR, AdapterTargets),
         request.mean_len, request.packed, kept, load_assumptions(request.assume).stages_checkpoints,
-        **batches_of_run(request, seq_len),
     )  # fmt: skip
 
 
-def batches_of_run(request: Question, seq_len: int) -> dict[str, Any]:
-    """What a question says of the batches of its run, as a job has it. Raises `InputError`."""
-    stages = [(global_batch_of(batch, seq_len, 1)[0], end) for batch, end in request.batch_schedule]
-    reference = request.reference_batch if isinstance(request, Request) else None
-    return {
-        "critical_batch": request.critical_batch, "batch_schedule": tuple(stages), "reference_batch": reference
-    }  # fmt: skip
+def batches_of_run(request: Question, seq_len: int, devices: int) -> dict[str, Any]:
+    """What a question says of the batches of its run, as a job has it; those in tokens are rounded as the global one
+    is. Raises `InputError`."""
+    stages = [
+        (global_batch_of(batch, seq_len, devices, name="batch_schedule")[0], end)
+        for batch, end in request.batch_schedule
+    ]
+    return {"critical_batch": request.critical_batch, "batch_schedule": tuple(stages)}
 
 
 def _check_tokens(job: Job) -> None:

@@ -24,7 +24,7 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     table = ConfigTable.of([config])
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
     for rule in all_rules_for(problem.stack.framework):
-        if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
+        if rule.id in BINDING_RULES and not bool(rule.holds(table.columns, problem)[0]):
             return f"{rule.id}: {rule.explain(row, problem).reason}"
     return ""
 

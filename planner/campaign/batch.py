@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.campaign.duration import Quantity, run_steps
 from planner.errors import InputError
 from planner.spec.batch_fit import BatchFit, FitInput, FitOf
 
-# times the tokens and the parameters of its own runs to which a fit is followed (`speaks_of`)
+# Times the tokens and the parameters of its own runs to which a fit is followed: Bergsma's power laws hold for larger
+# runs that they were not fitted on, some of 1,000 times the compute (arXiv 2505.13738, figure 1), which is about 30
+# times the tokens.
 FARTHEST: Final = 10.0
 # Kaplan 2020 (arXiv 2001.08361), table 2: the loss of a model of N parameters after D tokens
 _N_SCALE, _N_POWER = 6.4e13, 0.076
@@ -34,26 +38,13 @@ def relative_tokens(batch: Quantity, critical: Quantity) -> Quantity:
     return 1 + batch / critical
 
 
-def relative_steps(batch: Quantity, critical: Quantity) -> Quantity:
-    """Optimizer steps to a loss over those at the largest batch, S / S_min [1]. 1 + B_crit / B: the same law."""
-    return 1 + critical / batch
+def token_factor(batch: Quantity, critical: Quantity) -> Quantity:
+    """Tokens that a run takes at a batch to the loss of those that somebody states for it, over these [1].
 
-
-def token_factor(batch: Quantity, critical: Quantity, reference: Quantity) -> Quantity:
-    """Tokens that a batch takes to the loss that another takes one token to [1].
-
-    (1 + B / B_crit) / (1 + B_ref / B_crit), `relative_tokens` of both. Batches [tokens].
+    max(1, (1 + B / B_crit) / 2): published runs state tokens at their own batch, which they hold below the critical
+    one; for a batch beyond it they are those of the critical one, and more are needed. A convention. Batches [tokens].
     """
-    return relative_tokens(batch, critical) / relative_tokens(reference, critical)
-
-
-def stated_for(batch: Quantity, critical: Quantity) -> Quantity:
-    """The batch that the tokens which somebody states for a run are taken to be for [tokens].
-
-    min(B, B_crit): published runs state tokens at their own batch, which they hold below the critical one; for a batch
-    beyond it they are those of the critical one, and more are needed. A convention.
-    """
-    return np.minimum(batch, critical)
+    return relative_tokens(batch, critical) / relative_tokens(np.minimum(batch, critical), critical)
 
 
 def loss_reached(parameters: Quantity, tokens: Quantity) -> Quantity:
@@ -70,7 +61,7 @@ def batch_of_fit(fit: BatchFit, parameters: float, tokens: float) -> float:
 
     coefficient x input^exponent, or between and beyond points straight lines in logarithms of tokens and batch; over
     the share of tokens that its authors call critical, so that all are batches of twice the tokens (`BatchFit`).
-    Validity: where `speaks_of` says so.
+    Validity: from its own runs to `FARTHEST` times their tokens and parameters.
     """
     if fit.points:
         known, batches = np.log(np.array(fit.points)).T
@@ -87,25 +78,17 @@ def batch_of_fit(fit: BatchFit, parameters: float, tokens: float) -> float:
     return float(fit.coefficient * given**fit.exponent / fit.overhead)
 
 
-def speaks_of(fit: BatchFit, parameters: float, tokens: float) -> bool:
-    """Was a fit made on runs like this one, or on ones at most a tenth as large?
-
-    Bergsma's power laws hold for larger runs that they were not fitted on, some of 1,000 times the compute (arXiv
-    2505.13738, figure 1), which is about 30 times the tokens.
-    """
-    least, most = fit.tokens
-    return least <= tokens <= FARTHEST * most and parameters <= FARTHEST * fit.parameters
-
-
 @dataclass(frozen=True)
 class CriticalBatch:
     """The critical batch of a run, least and most over the fits that speak of it [tokens]. `fits`, `extrapolated`:
-    their names, those whose own runs saw fewer tokens or parameters apart; `given`: by the user."""
+    their names, those whose own runs saw fewer tokens or parameters apart; `unverified`: those with figures from
+    memory; `given`: by the user."""
 
     low: float
     high: float
     fits: tuple[str, ...] = ()
     extrapolated: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
     given: bool = False
 
     @property
@@ -119,20 +102,37 @@ def critical_batch(
 ) -> CriticalBatch | None:
     """What published fits give for a run, None where none speaks of it. `of`: the critical batch, or the best one.
 
+    The range goes on from where it was as fits enter and leave: with the tokens it never falls, nor grows faster than
+    they do, so that a longer run takes no fewer tokens at any batch; where no fit speaks any more it stays. What a
+    batch is `AT_LEAST` only raises it.
     `parameters`: of the layers, met by one token. Runs of fewer tokens than parameters are taken for fine-tuning, of
     which no fit is. Raises `InputError` for what is not above 0.
     """
     if not (parameters > 0 and tokens > 0):
         raise InputError("parameters and tokens must be above 0", f"{parameters}, {tokens}")
-    heard = [
-        fit for fit in fits if fit.of is of and tokens >= parameters and speaks_of(fit, parameters, tokens)
-    ]
-    if not heard:
+    near = [fit for fit in fits if parameters <= FARTHEST * fit.parameters]
+    edges = {max(edge, parameters) for fit in near for edge in (fit.tokens[0], FARTHEST * fit.tokens[1])}
+    ends: NDArray[np.float64] | None = None
+    names: set[str] = set()
+    for start, stop in pairwise([*sorted(edge for edge in edges if edge <= tokens), tokens]):
+        heard = [fit for fit in near if fit.tokens[0] <= start and stop <= FARTHEST * fit.tokens[1]]
+        batches = {fit.name: batch_of_fit(fit, parameters, stop) for fit in heard if fit.of is of}
+        if not batches:
+            continue
+        least = min(batches.values())
+        bounds = [fit for fit in heard if fit.of is FitOf.AT_LEAST and of is FitOf.CRITICAL]
+        above = {fit.name: value for fit in bounds if (value := batch_of_fit(fit, parameters, stop)) > least}
+        new = np.maximum([least, max(batches.values())], max(above.values(), default=0.0))
+        kept = new if ends is None else np.clip(new, ends, ends * stop / start)
+        names = {*batches, *above} if bool(np.all(kept == new)) else {*names, *batches, *above}
+        ends = kept
+    if ends is None:
         return None
-    batches = [batch_of_fit(fit, parameters, tokens) for fit in heard]
-    beyond = [fit.name for fit in heard if tokens > fit.tokens[1] or parameters > fit.parameters]
-    own = tuple(fit.name for fit in heard if fit.name not in beyond)
-    return CriticalBatch(min(batches), max(batches), own, tuple(beyond))
+    said = [fit for fit in near if fit.name in names]
+    beyond = tuple(fit.name for fit in said if tokens > fit.tokens[1] or parameters > fit.parameters)
+    own = tuple(fit.name for fit in said if fit.name not in beyond)
+    unverified = tuple(fit.name for fit in said if fit.unverified)
+    return CriticalBatch(float(ends[0]), float(ends[1]), own, beyond, unverified)
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,14 @@ class Staged:
     seconds: float
 
 
-def staged_run(stages: Sequence[Stage], critical: float | None, reference: float | None) -> Staged:
+def staged_run(stages: Sequence[Stage], critical: float | None) -> Staged:
     """A run under a schedule, the tokens of each stage those that its batch takes to the same loss.
 
-    tokens x `token_factor` each, in whole steps; `reference` [tokens]: the batch that the tokens are stated for, None:
-    that of the stage itself, or the critical one where that is less. `critical` None: no batch costs tokens.
+    tokens x `token_factor` each, in whole steps. `critical` None: no batch costs tokens.
     """
     tokens = steps = seconds = 0.0
     for stage in stages:
-        factor = 1.0
-        if critical is not None:
-            stated: Any = stated_for(stage.batch if reference is None else reference, critical)
-            factor = token_factor(stage.batch, critical, float(stated))
+        factor = 1.0 if critical is None else float(token_factor(stage.batch, critical))
         own_steps = run_steps(stage.tokens * factor, stage.batch)
         tokens, steps = tokens + stage.tokens * factor, steps + own_steps
         seconds += own_steps * stage.step_time

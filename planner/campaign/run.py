@@ -69,7 +69,7 @@ def run_facts(
         return None
     limit, stages = batch_limit(problem, assumptions), _stages(step_time, early, job, job.tokens)
     ideal, least, most = (
-        staged_run(stages, critical, job.reference_batch)
+        staged_run(stages, critical)
         for critical in ((limit.middle, limit.high, limit.low) if limit is not None else (None, None, None))
     )
     stops = interruptions(step_time, ideal.seconds, problem, assumptions)
@@ -161,13 +161,31 @@ def batch_limit(problem: Problem, a: Assumptions) -> CriticalBatch | None:
     return critical_batch(a.batch_fits, _layers_parameters(problem), job.tokens)
 
 
+def _best_batch(problem: Problem, a: Assumptions) -> CriticalBatch | None:
+    """The batch found best for such a run, which stands beside the critical one; None where no fit speaks of it."""
+    tokens = problem.job.tokens
+    return (
+        None
+        if tokens is None
+        else critical_batch(a.batch_fits, _layers_parameters(problem), tokens, FitOf.BEST)
+    )
+
+
+def _fits_unverified(problem: Problem, a: Assumptions) -> list[str]:
+    """The fits that a run's batch is judged by whose figures are from memory."""
+    limit = batch_limit(problem, a)
+    best = None if limit is None else _best_batch(problem, a)
+    return [name for found in (limit, best) if found is not None for name in found.unverified]
+
+
 def tokens_of_batch(problem: Problem, a: Assumptions, batch: int) -> float:
-    """Times as many tokens that another global batch [sequences] takes to the same loss [1]; 1 where none is stated, or
-    no critical batch known."""
+    """Times as many tokens that another global batch [sequences] is counted with [1]; 1 where none is stated, or no
+    critical batch known."""
     limit = None if problem.job.tokens is None else batch_limit(problem, a)
     if limit is None:
         return 1.0
-    return float(token_factor(problem.job.useful_length * batch, limit.middle, problem.job.tokens_per_step))
+    other, own = problem.job.useful_length * batch, problem.job.tokens_per_step
+    return float(token_factor(other, limit.middle) / token_factor(own, limit.middle))
 
 
 def _batch_said(
@@ -185,7 +203,7 @@ def _batch_said(
         short = job.tokens < parameters
         why = "adapters" if job.lora_rank is not None else "fine_tuning" if short else "range"
         return finding("critical_batch_unknown", why=why, batch=whole)
-    best = critical_batch(a.batch_fits, parameters, job.tokens, FitOf.BEST)
+    best, unverified = _best_batch(problem, a), _fits_unverified(problem, a)
     factor, least, most = (run.tokens / job.tokens for run in runs)
     longer = runs[0].seconds - runs[0].tokens / whole * step_time
     early: dict[str, Any] = {
@@ -194,8 +212,8 @@ def _batch_said(
     }  # fmt: skip
     return finding(
         "critical_batch", low=limit.low, high=limit.high, counted=limit.middle, fits=limit.fits,
-        extrapolated=limit.extrapolated, given=limit.given, batch=whole, factor=factor, factor_low=least,
-        factor_high=most, reference=job.reference_batch, best_low=None if best is None else best.low,
+        extrapolated=limit.extrapolated, unverified=unverified or None, given=limit.given, batch=whole,
+        factor=factor, factor_low=least, factor_high=most, best_low=None if best is None else best.low,
         best_high=None if best is None else best.high, **(early if job.batch_schedule else {}),
     )  # fmt: skip
 
@@ -344,13 +362,13 @@ def owning(cluster: Cluster, rent: float | None, a: Assumptions) -> tuple[float 
     return own, hours * SECONDS_PER_HOUR if 0 < hours < 1e9 else None
 
 
-def run_assumptions(a: Assumptions) -> tuple[Finding, ...]:
+def run_assumptions(problem: Problem, a: Assumptions) -> tuple[Finding, ...]:
     """What the figures of a run rest on; `planner assumptions` shows each with its source."""
     spot = a.pricing is Pricing.SPOT
     prices = {name: price for name, (price, _) in a.purchase_prices.items()}
     if a.purchase_price is not None:
         prices = {"": a.purchase_price}
-    guesses = sum(record.unverified for record in a.records)
+    guesses = sum(record.unverified for record in a.records) + len(_fits_unverified(problem, a))
     given = (finding("assumptions_given", names=list(a.given)),) if a.given else ()
     unverified = (finding("assumptions_unverified", number=guesses),) if guesses else ()
     hardware, software = a.ends("hardware_failures"), a.ends("software_stops")

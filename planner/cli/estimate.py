@@ -78,11 +78,9 @@ def _of_plan(
     campaign, job = load_assumptions(asked.assume), problem.job
     if campaign.record("checkpoint_writing").given:
         job = replace(job, checkpoint_staged=campaign.stages_checkpoints)
-    if asked.tokens is not None:
-        job = replace(job, tokens=asked.tokens)
-    held = job.reference_batch  # the tokens of the plan are stated for it
-    job = replace(job, **{**batches_of_run(asked, job.seq_len), "reference_batch": held})
-    problem = replace(problem, job=job)
+    tokens = job.tokens if asked.tokens is None else asked.tokens
+    batches = batches_of_run(asked, job.seq_len, problem.cluster.num_devices)
+    problem = replace(problem, job=replace(job, tokens=tokens, **batches))
     found = estimate_of(problem, config, chunks, asked, said, started)
     found = found.model_copy(update={"asked": as_written(asked)})
     return with_launch_note(found, problem.model, problem.stack), problem, said

@@ -170,7 +170,7 @@ def problem_of(
 ) -> tuple[Problem, list[str]]:  # fmt: skip
     """Model, cluster, job and stack that files are checked against, and what was assumed; what the files say of the job
     counts, and the question where they don't. Raises `InputError`."""
-    from planner.ask.request import job_of, named_precision
+    from planner.ask.request import batches_of_run, job_of, named_precision
     from planner.catalog.load_operations import posed
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import require_release, stack_to_plan
@@ -237,6 +237,7 @@ def problem_of(
     require_release(software, precision)
     assumed: list[Finding] = []
     job = job_of(asked, seq_len, batch, precision, spec, software, assumed)
+    job = replace(job, **batches_of_run(asked, seq_len, hardware.num_devices))
     said += texts(assumed)
     software = _with_settings(software, parsed, spec, said)
     if name != software.name:
@@ -343,12 +344,19 @@ def _shown(value: float | tuple[float, ...]) -> str:
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
     """The stack with the loss, the dispatcher and the width of weights that the files ask for."""
+    from planner.spec.stack.losses import Chunked
+
     kernels, communication = stack.kernels, stack.communication
-    if parsed.loss is not None and parsed.loss.kind is not kernels.loss.kind:
+    loss = kernels.loss
+    if parsed.loss is not None:
+        stated = {name: getattr(parsed.loss, name) for name in parsed.loss.model_fields_set}
+        loss = loss.model_copy(update=stated) if loss.kind is parsed.loss.kind else parsed.loss
+    if loss != kernels.loss:
+        number = f" in {loss.number} parts" if isinstance(loss, Chunked) else ""
         said.append(
-            f"modelled with the loss {parsed.loss.kind}, as the files ask; the stack was measured without"
+            f"modelled with the loss {loss.kind}{number}, as the files ask; the stack was measured without"
         )
-        kernels = kernels.model_copy(update={"loss": parsed.loss})
+        kernels = kernels.model_copy(update={"loss": loss})
     if parsed.dispatcher not in (None, communication.dispatcher):
         said.append(
             f"modelled with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"

@@ -236,6 +236,12 @@ def _unlike_job(job: Job) -> list[str]:
             f"longest of their micro-batch; made-up sequences are {job.seq_len:,} tokens each, so a step takes "
             "longer until your data loader pads so"
         )
+    if job.early_batches:
+        stages = zip(job.early_batches, (end for _, end in job.batch_schedule), strict=True)
+        early = ", ".join(f"{batch:,} sequences up to {end:.4g} tokens" for batch, end in stages)
+        said.append(
+            f"the batch schedule: every step has {job.global_batch:,} sequences; the plan starts with {early}"
+        )
     uneven = job.expert_imbalance
     if uneven != 1.0 and uneven != ():
         said.append(

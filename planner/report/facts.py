@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from planner.answer.headline import gap_values
+from planner.answer.outcome import days_ends
 from planner.dialect import option
 from planner.report.options_text import changed_options, stack_letters
 from planner.report.words import text_of, texts
@@ -187,9 +188,7 @@ def _run_figures(choice: Choice, run: Run, noun: str) -> tuple[Figure, ...]:
         price = f" at ${run.price_per_device_hour:.2f} per {noun}-hour" if run.price_per_device_hour else ""
         money = f", ${count(run.cost)}{price}" if run.cost is not None else ""
         return (Figure("whole run", days(run.days), note + money),)
-    low, high = (
-        days(run.effective_days * s / choice.step_time) for s in (choice.step_time_low, choice.step_time_high)
-    )
+    low, high = map(days, days_ends(choice))
     held = f"{run.steps:,.0f} steps, {count(run.held_gpu_hours)} {noun}-hours"
     spares = f" with {run.spare_nodes} spare node{'s' * (run.spare_nodes > 1)}" if run.spare_nodes else ""
     figures = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from planner.answer.outcome import best_of, limits, limits_sentence, run_days, why_nothing
+from planner.answer.outcome import best_of, days_ends, limits, limits_sentence, run_days, why_nothing
 from planner.catalog.stack_options import SEPARATOR
 from planner.dialect import option
 from planner.report.facts import count, days, price_sentence
@@ -32,8 +32,8 @@ def outcome_facts(plan: Plan) -> Facts:
     }
     if best is None:
         return facts | {"reason": why_nothing(plan)}
-    low, high = best.step_time_low / best.step_time, best.step_time_high / best.step_time
     run = best.run
+    low, high = days_ends(best) if run else (None, None)
     return facts | {
         "configuration": best.config.text,
         "step_time": best.step_time,
@@ -47,8 +47,8 @@ def outcome_facts(plan: Plan) -> Facts:
         "limits": dict(limits(best)),
         "time": dict(best.time),
         "days": run_days(run) if run else None,
-        "days_low": run_days(run) * low if run else None,
-        "days_high": run_days(run) * high if run else None,
+        "days_low": low,
+        "days_high": high,
         "run": run.model_dump(mode="json") if run else None,
         "stack": plan.subject.stack.name,
         "calibration_level": str(plan.confidence.level),
@@ -58,15 +58,11 @@ def outcome_facts(plan: Plan) -> Facts:
 
 
 def band_of_days(choice: Choice) -> str:
-    """Days of the run with the band of the step time."""
+    """Days of the run with their interval."""
     if choice.run is None:
         return ""
-    whole = run_days(choice.run)
-    low, high = (
-        whole * choice.step_time_low / choice.step_time,
-        whole * choice.step_time_high / choice.step_time,
-    )
-    return f"{days(whole)} ({days(low)} to {days(high)})"
+    low, high = days_ends(choice)
+    return f"{days(run_days(choice.run))} ({days(low)} to {days(high)})"
 
 
 def money(amount: float | None) -> str:

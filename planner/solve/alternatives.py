@@ -120,7 +120,7 @@ class Weigher:
 
     def _has_time(self, table: ConfigTable) -> NDArray[np.bool_]:
         """Do the rows keep the rules without which there is nothing to cost? Also those that another one implies."""
-        needed = [rule.legal(table.columns, self.problem) for rule in self.rules if rule.id in NOT_COSTED]
+        needed = [rule.holds(table.columns, self.problem) for rule in self.rules if rule.id in NOT_COSTED]
         return np.all(needed, axis=0)
 
     def too_large(self, configs: Sequence[ParallelConfig], limit: float) -> list[ParallelConfig]:
@@ -135,7 +135,7 @@ class Weigher:
     def ruled_out(self, configs: Sequence[ParallelConfig], limit: float) -> list[ParallelConfig]:
         """Of each set of broken rules the fastest, where its step takes less than `limit` seconds by closed forms."""
         table = ConfigTable.of(configs)
-        broken = {rule.id: ~rule.legal(table.columns, self.problem) for rule in self.rules}
+        broken = {rule.id: ~rule.holds(table.columns, self.problem) for rule in self.rules}
         rows = np.flatnonzero(self._has_time(table) & np.any(list(broken.values()), axis=0))
         if not len(rows):
             return []
@@ -229,7 +229,7 @@ def dealt_chunks(problem: Problem, pp: int, num_microbatches: int) -> tuple[int,
         "num_microbatches": np.full(most, num_microbatches, dtype=np.int32),
     }
     rules = [rule for rule in (*STAGE_RULES, *SCHEDULE_RULES) if rule.id in CHUNK_RULES]
-    return tuple(vpp[np.all([rule.legal(columns, problem) for rule in rules], axis=0)].tolist())
+    return tuple(vpp[np.all([rule.holds(columns, problem) for rule in rules], axis=0)].tolist())
 
 
 def _nearest_chunks(config: ParallelConfig, problem: Problem, count: int) -> int:
@@ -355,12 +355,12 @@ def what_if(
     found = weigher.weigh(single)
     job = problem.job
     lengths = [job.with_length(length) for length in (2 * job.seq_len, job.seq_len // 2)]
-    batches = [replace(job, global_batch=size) for size in (2 * job.global_batch, job.global_batch // 2)]
+    batches = [job.with_batch(size) for size in (2 * job.global_batch, max(job.global_batch // 2, 1))]
     for change, other in (
         *((_lengths(other), other) for other in lengths),
         *((finding("batch", batch=other.global_batch), other) for other in batches),
     ):
-        if min(other.seq_len, other.global_batch) < 1:
+        if other == job:
             continue
         model = model_of(replace(problem, job=other))
         simulator = PipelineSimulator(model.layers, model.embedding_in_layers, model.head_in_layers)

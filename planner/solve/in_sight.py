@@ -10,15 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planner.cost.layer_cost import TIME_TERMS
+from planner.cost.layer_cost import COMMUNICATION, TIME_TERMS
 from planner.cost.levels import layer_level
 from planner.cost.messages.message import SentMessage
 from planner.cost.model import CostModel
 from planner.solve.place import Placement
 from planner.solve.step_messages import StepMessages
 from planner.spec.config import Schedule
-
-_OF_LAYERS = ("tp_comm", "cp_comm", "ep_comm")
 
 
 def with_exposed(model: CostModel, placement: Placement, time: Mapping[str, float]) -> Placement:
@@ -53,7 +51,7 @@ def layer_terms(messages: StepMessages, stage: int) -> dict[str, float]:
     """Exposed seconds of a stage's layers in a step, by term, without what is repeated."""
     config, level = messages.config, layer_level(messages.model.layers, messages.keys)
     number = messages.layers(stage)
-    found = {name: float(number @ level.terms[:, TIME_TERMS.index(name), 0]) for name in _OF_LAYERS}
+    found = {name: float(number @ level.terms[:, TIME_TERMS.index(name), 0]) for name in COMMUNICATION}
     if config.schedule in (Schedule.DUALPIPE, Schedule.DUALPIPE_V):  # their pairs hide exchanges of tokens
         hidden = float(number @ level.saved[:, 0])
         found["ep_comm"] = max(found["ep_comm"] - hidden, 0.0)

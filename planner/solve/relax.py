@@ -228,8 +228,7 @@ def legal_batches(problem: Problem, rules: Sequence[Rule], restrict: Restriction
         sorted(b for b in multiples if b > batch),
     ):
         for candidate in side[:NEAREST_BATCHES]:
-            job = replace(problem.job, global_batch=candidate)
-            if len(enumerate_configs(replace(problem, job=job), rules, restrict)):
+            if len(enumerate_configs(with_batch(problem, candidate), rules, restrict)):
                 nearest.append(candidate)
                 break
     return nearest
@@ -262,7 +261,7 @@ def nearest_fitting(
 
 def with_batch(problem: Problem, batch: int) -> Problem:
     """The same problem with another global batch [sequences]."""
-    return replace(problem, job=replace(problem.job, global_batch=batch))
+    return replace(problem, job=problem.job.with_batch(batch))
 
 
 def better_batch(problem: Problem) -> int | None:

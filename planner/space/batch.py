@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from planner.dialect import option
 from planner.errors import InputError
 from planner.space.axes import divisors
 from planner.spec.findings import Finding, finding
@@ -25,24 +26,25 @@ LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit num
 
 
 def global_batch_of(
-    text: str | None, seq_len: int, devices: int, shards: int = 1
+    text: str | None, seq_len: int, devices: int, shards: int = 1, name: str = "global_batch"
 ) -> tuple[int, tuple[Finding, ...]]:
     """Sequences per step: as given ("512", "512seq"), from tokens ("4Mtok"), or about 4M tokens rounded so that dp can
     divide it; and what was assumed.
 
-    `shards`: what a batch that nobody named must be a multiple of. Raises `InputError` for a number that may be either.
+    `shards`: what a batch that nobody named must be a multiple of; `name`: of the option that gives it. Raises
+    `InputError` for a number that may be either.
     """
     number, in_tokens = DEFAULT_BATCH_TOKENS, True
     if text is not None:
-        number, in_tokens = _number_of(text, seq_len)
+        number, in_tokens = _number_of(text, seq_len, option(name))
     sequences = number / seq_len if in_tokens else number
     if sequences > LARGEST_BATCH:
         raise InputError(
-            f"the global batch must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
+            f"{option(name)} must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
         )
     if not in_tokens:
         if sequences != int(sequences):
-            raise InputError("the global batch must be a whole number of sequences", str(text))
+            raise InputError(f"{option(name)} must be a whole number of sequences", str(text))
         return int(sequences), ()
     batch, most = rounded_batch(sequences, (devices,), shards if text is None else 1)
     basis = "tokens" if text is not None else "usual" if batch <= most else "degrees"
@@ -54,22 +56,22 @@ def in_tokens(text: str) -> bool:
     return text.strip().lower().endswith(TOKENS)
 
 
-def _number_of(text: str, seq_len: int) -> tuple[float, bool]:
+def _number_of(text: str, seq_len: int, what: str) -> tuple[float, bool]:
     """The number of a batch, and whether it counts tokens; sequences where it says nothing and is a usual number of
     these."""
     bare = text.strip()
     example = "512 or 16Mtok"
     if in_tokens(bare):
-        return parse_count(bare[: -len(TOKENS)], "the global batch", example=example), True
+        return parse_count(bare[: -len(TOKENS)], what, example=example), True
     stated = bare.lower().endswith(SEQUENCES)
     bare = bare[: -len(SEQUENCES)] if stated else bare
-    number = parse_count(bare, "the global batch", example=example)
+    number = parse_count(bare, what, example=example)
     usual = bare[-1:].isdigit() or bare[-1:] in ("k", "K")
     credible = usual and number <= MOST_CREDIBLE and number * seq_len <= LARGEST_CREDIBLE_STEP
     if stated or credible:
         return number, False
     raise InputError(
-        "the global batch must say what so large a number counts",
+        f"{what} must say what so large a number counts",
         f"{text}: {number:,.0f} sequences ({_count(number * seq_len)} tokens), or as many tokens "
         f"({number / seq_len:,.0f} sequences of {seq_len:,})",
         f"write {bare}{TOKENS} or {bare}{SEQUENCES}",

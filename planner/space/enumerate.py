@@ -229,7 +229,7 @@ class _Filter:
         self.waiting = [rule for rule in self.waiting if rule not in ready]
         alive = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
         for rule in ready:
-            bad = alive & ~rule.legal(columns, self.problem)
+            bad = alive & ~rule.holds(columns, self.problem)
             if bad.any():
                 rows = np.flatnonzero(bad)
                 of_rows = {axis: column[rows] for axis, column in columns.items()}

@@ -39,7 +39,7 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
     """
     table = ConfigTable.of([config])
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
-    broken = [rule for rule in rules if not bool(rule.legal(table.columns, problem)[0])]
+    broken = [rule for rule in rules if not bool(rule.holds(table.columns, problem)[0])]
     names = {rule.id for rule in broken}
     if "world-size" in names:
         derived = {"dp", "num_microbatches"}
@@ -53,7 +53,7 @@ def are_legal(table: ConfigTable, problem: Problem, rules: Sequence[Rule]) -> Ma
     """Which configurations break no rule, (n,)."""
     legal = np.ones(len(table), dtype=np.bool_)
     for rule in rules:
-        legal &= rule.legal(table.columns, problem)
+        legal &= rule.holds(table.columns, problem)
     return legal
 
 
@@ -65,7 +65,7 @@ def legal_rows(
     alive = np.ones(len(rows), dtype=np.bool_)
     for rule in rules:
         if rule.needs and set(names).issuperset(rule.needs):
-            alive &= rule.legal(columns, problem)
+            alive &= rule.holds(columns, problem)
     return [row for row, legal in zip(rows, alive.tolist(), strict=True) if legal]
 
 

@@ -18,6 +18,7 @@ from planner.space.axes import one_of_so_many, stack_modules
 from planner.space.mixer_rules import INDEXER_RULES, SCAN_RULES
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
 from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
+from planner.spec.job import Job
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import ContextExchange, Dispatcher, KeyValueHeads
@@ -79,7 +80,18 @@ def _world(columns: Columns, problem: Problem) -> Mask:
 
 def _batch(columns: Columns, problem: Problem) -> Mask:
     ranks = columns["dp"].astype(np.int64) * columns["micro_batch"]
-    return problem.job.global_batch % ranks == 0
+    return _shared_batch(problem.job) % ranks == 0
+
+
+def _shared_batch(job: Job) -> int:
+    """What divides the batches of a run [sequences]."""
+    return math.gcd(job.global_batch, *job.early_batches)
+
+
+def _batches(problem: Problem) -> dict[str, object]:
+    early = [f"{batch:,}" for batch in problem.job.early_batches]
+    before = f", and the batches before it, {' and '.join(early)}" if early else ""
+    return {"batch": problem.job.global_batch, "before": before}
 
 
 def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
@@ -217,10 +229,10 @@ RULES: Final[tuple[Rule, ...]] = (
         "the stack runs no pipelines", "set pp=1 or choose another stack", STACK, told=("pp",),
     ),
     Rule(
-        "batch-dp", ("dp",), lambda c, p: p.job.global_batch % c["dp"] == 0,
-        "dp must divide the global batch, {batch} sequences",
+        "batch-dp", ("dp",), lambda c, p: _shared_batch(p.job) % c["dp"] == 0,
+        "dp must divide the global batch, {batch} sequences{before}",
         "change the global batch, or raise tp, pp or cp to lower dp", "Megatron-LM num_microbatches_calculator",
-        lambda p: {"batch": p.job.global_batch}, told=("dp",),
+        _batches, told=("dp",),
     ),
     Rule(
         "shared-between-layers-pp", ("pp",), lambda c, p: (c["pp"] == 1) | (not p.model.shares_between_layers),
@@ -276,9 +288,9 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "batch", ("dp", "micro_batch"), _batch,
-        "dp x micro-batch must divide the global batch, {batch} sequences",
+        "dp x micro-batch must divide the global batch, {batch} sequences{before}",
         "change the micro-batch or the global batch", "Megatron-LM num_microbatches_calculator",
-        lambda p: {"batch": p.job.global_batch}, told=("dp", "micro_batch"),
+        _batches, told=("dp", "micro_batch"),
     ),
     *SCHEDULE_RULES,
     Rule(

@@ -15,9 +15,11 @@ from planner.errors import InputError
 
 
 class FitOf(StrEnum):
-    """Which batch: the one beyond which larger ones cost more than they save, or that of the least loss."""
+    """Which batch: the one beyond which larger ones cost more than they save, one that this is not below, or that of
+    the least loss."""
 
     CRITICAL = "critical"
+    AT_LEAST = "at_least"
     BEST = "best"
 
 

@@ -121,9 +121,8 @@ class Job:
 
     `checkpoint_staged`: a checkpoint is copied to the memory of hosts and written from there while training goes on.
 
-    `critical_batch`: as somebody measured it [tokens]. `reference_batch`: the batch that the run's tokens are stated
-    for [tokens], None: its own, or the critical one where that is less. `batch_schedule`: smaller batches at the start,
-    (sequences, tokens of the run at which it ends).
+    `critical_batch`: as somebody measured it [tokens]. `batch_schedule`: rising batches below the global one at the
+    start, (sequences, tokens of the run at which it ends).
     """
 
     seq_len: int
@@ -141,7 +140,6 @@ class Job:
     bf16_layers: tuple[int, int] = (0, 0)
     checkpoint_staged: bool = True
     critical_batch: float | None = None
-    reference_batch: float | None = None
     batch_schedule: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -176,13 +174,15 @@ class Job:
         self._check_batches()
 
     def _check_batches(self) -> None:
-        for value in (self.critical_batch, self.reference_batch):
-            if value is not None and not value > 0:
-                raise InputError("a critical or a reference batch must be above 0 tokens", str(value))
+        if self.critical_batch is not None and not self.critical_batch > 0:
+            raise InputError("a critical batch must be above 0 tokens", str(self.critical_batch))
         ends = [0.0, *(end for _, end in self.batch_schedule)]
-        if any(batch < 1 for batch, _ in self.batch_schedule) or any(a >= b for a, b in pairwise(ends)):
-            must = f"{option('batch_schedule')} must be batches of 1 sequence or more, each with a later end"
-            raise InputError(must, str(self.batch_schedule))
+        batches = [0, *(batch for batch, _ in self.batch_schedule), self.global_batch]
+        if any(a >= b for rising in (ends, batches) for a, b in pairwise(rising)):
+            must = f"{option('batch_schedule')} must be rising batches below the global one, each with a later end"
+            stages = [f"{batch:,} sequences up to {end:.4g} tokens" for batch, end in self.batch_schedule]
+            given = f"{', '.join(stages)}; {self.global_batch:,} sequences to the end"
+            raise InputError(must, given, f"{option('global_batch', '16Mtok')} names the last one")
         if self.tokens is not None and ends[-1] >= self.tokens:
             must = f"{option('batch_schedule')} must end before the run"
             hint = "leave the last batch out: it is the global batch"
@@ -218,6 +218,16 @@ class Job:
         """The same job on sequences of at most so many tokens."""
         mean = None if self.mean_length is None else min(self.mean_length, float(longest))
         return replace(self, seq_len=longest, mean_length=mean)
+
+    def with_batch(self, sequences: int) -> Job:
+        """The same job with another global batch, and what it has before that of smaller ones."""
+        smaller = tuple((batch, end) for batch, end in self.batch_schedule if batch < sequences)
+        return replace(self, global_batch=sequences, batch_schedule=smaller)
+
+    @property
+    def early_batches(self) -> tuple[int, ...]:
+        """The batches before the global one [sequences]; none where nothing says how long the run is."""
+        return () if self.tokens is None else tuple(batch for batch, _ in self.batch_schedule)
 
     def lengths(self, unit: str = " tokens") -> str:
         """How long the sequences are, in words."""

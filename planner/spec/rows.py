@@ -18,7 +18,7 @@ Row = dict[str, Any]
 # column -> what its values are, in the order of a table
 COLUMNS: Final[Mapping[str, type]] = {
     "model": str, "cluster": str, "accelerator": str, "gpus": int, "seq_len": int, "global_batch": int,
-    "precision": str, "optimizer": str, "stack": str, "tokens": float,
+    "precision": str, "optimizer": str, "stack": str, "tokens": float, "tokens_trained": float,
     "verdict": str, "place": int, "configuration": str,
     "tp": int, "cp": int, "pp": int, "dp": int, "vpp": int, "ep": int, "etp": int, "micro_batch": int,
     "num_microbatches": int, "sp": int, "zero": int, "hsdp": int, "recompute": str, "recompute_layers": int,
@@ -76,6 +76,7 @@ def _figures(choice: Choice) -> Row:
     if run is None:
         return figures
     return figures | {
+        "tokens_trained": run.tokens,
         "days": run.days if run.effective_days is None else run.effective_days,
         "goodput": run.goodput,
         "gpu_hours": run.gpu_hours if run.held_gpu_hours is None else run.held_gpu_hours,

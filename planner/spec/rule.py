@@ -6,9 +6,11 @@ Rules are shared by the frameworks (what their launcher accepts) and the space (
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from planner.spec.config import CODED, ContextKind, IntColumn, Mask, value_text
 from planner.spec.job import AdapterTargets, Job, Optimizer
@@ -124,10 +126,28 @@ class Rule:
         given = re.sub(r"(?<=\w)(?:\{\w+\})+", "", self.must)  # ends of sentences that depend on the problem
         return re.sub(r"\{(\w+)[^}]*\}", r"<\1>", given)
 
+    def holds(self, columns: Columns, problem: Problem) -> Mask:
+        """Where the rule holds for every batch of the run. `columns`: micro-batches are those of the global batch."""
+        held = self.legal(columns, problem)
+        for earlier in self._earlier(columns, problem):
+            held = held & self.legal(earlier, problem)
+        return held
+
+    def _earlier(self, columns: Columns, problem: Problem) -> Iterator[Columns]:
+        """The columns as they are under the batches before the global one, where the rule is about micro-batches."""
+        job = problem.job
+        for batch in job.early_batches if "num_microbatches" in self.needs else ():
+            number = columns["num_microbatches"].astype(np.int64) * batch // job.global_batch
+            yield {**columns, "num_microbatches": number.astype(np.int32)}
+
     def explain(self, row: Mapping[str, int], problem: Problem) -> Violation:
         """Why this row breaks the rule, with its values."""
         named = {axis: value_text(axis, int(value)) for axis, value in row.items() if axis in CODED}
         values = {**row, **named, **self.facts(problem)}
+        columns = {axis: np.array([value], dtype=np.int32) for axis, value in row.items()}
+        broken = [one for one in self._earlier(columns, problem) if not self.legal(one, problem)[0]]
+        if broken and self.legal(columns, problem)[0]:
+            values["num_microbatches"] = int(broken[0]["num_microbatches"][0])
         must = self.must.format(**values)
         told = " ".join(f"{_TOLD_AS.get(name, name)}={values[name]}" for name in self.told)
         return Violation(self.id, f"{must}; {told}" if told else must, self.hint, must)

@@ -115,9 +115,6 @@ class JobFacts(Record):
     critical_batch: float | None = Field(
         None, gt=0, description="stated: beyond it a batch takes more tokens to the same loss [1]"
     )
-    reference_batch: float | None = Field(
-        None, gt=0, description="tokens of the step that `tokens` are stated for; absent: the run's own [1]"
-    )
     batch_schedule: tuple[tuple[int, float], ...] = Field(
         (), description="smaller batches at the start: (sequences, tokens of the run at which it ends) [1]"
     )

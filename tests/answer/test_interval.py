@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from planner.answer.estimate import make_estimate
 from planner.answer.interval import UNCERTAIN, step_band, uncertain_shares
-from planner.spec.stack import WIDEST_BAND
+from planner.answer.outcome import days_ends, run_days
+from planner.answer.reasons import UNMEASURED_BAND
+from planner.ask.question import Question
+from planner.campaign.run import run_facts
+from planner.catalog.load_campaign import load_assumptions
+from planner.spec.stack import UNLIKE_BAND, WIDEST_BAND
+from tests.problems import problem
 
 PARTS = [name for _, names in UNCERTAIN for name in names]
 KERNELS = {"gemm": 1.0, "attention": 0.5}
+
+
+def test_the_page_of_accelerators_states_their_bands() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "accelerators.md").read_text(encoding="utf-8")
+    for band in (UNMEASURED_BAND, UNMEASURED_BAND * UNLIKE_BAND):
+        assert f"-{1 - 1 / (1 + band):.0%} to +{band:.0%}".replace("%", " %") in page
+
+
+@pytest.mark.parametrize("band", [0.01, 0.2])
+@pytest.mark.parametrize(("fewer", "more"), [(1.0, 1.0), (1.3, 2.0)])
+def test_days_are_as_uncertain_as_steps_and_tokens(band: float, fewer: float, more: float) -> None:
+    given = problem(global_batch=512)
+    given = replace(given, job=replace(given.job, tokens=1e12))
+    run = run_facts(5.0, given, load_assumptions())
+    assert run is not None
+    assert run.tokens is not None
+    ends = {"tokens_least": run.tokens / fewer, "tokens_most": run.tokens * more}
+    (choice,) = make_estimate(Question("llama-3.2-1b", "dgx-h100", gpus=8, set={"dp": 8})).choices
+    one = {"step_time": 5.0, "step_time_low": 5.0 / (1 + band), "step_time_high": 5.0 * (1 + band)}
+    choice = choice.model_copy(update={**one, "run": run.model_copy(update=ends)})
+    low, high = days_ends(choice)
+    days = run_days(run)
+    assert days / low >= max(1 + band, fewer) * (1 - 1e-9)
+    assert high / days >= max(1 + band, more) * (1 - 1e-9)
+    assert high / days <= (1 + band) * more * (1 + 1e-9)
+    if more == 1.0:
+        assert (low, high) == (pytest.approx(days / (1 + band)), pytest.approx(days * (1 + band)))
 
 
 def test_a_step_of_kernels_has_their_band() -> None:

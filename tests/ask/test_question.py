@@ -141,7 +141,7 @@ def test_the_docs_list_every_option() -> None:
 
 def test_every_field_is_an_option_or_how_far_a_search_goes() -> None:
     own = {field.name for field in fields(Request)} - options_of(Request).keys()
-    assert own == {"front", "thorough", "seek_batch", "options", "reference_batch"}
+    assert own == {"front", "thorough", "seek_batch", "options"}
 
 
 def test_a_question_never_changes() -> None:

@@ -43,7 +43,9 @@ def test_software_stops_of_the_runs_they_were_fitted_on(nodes: int, days: float,
         (992.0, 0.0092, 56.0, 56 / 90),  # OPT-175B
     ],
 )
-def test_time_between_stops(gpus: float, hardware: float, days: float, between: float) -> None:
+def test_time_between_stops_of_the_runs_it_was_fitted_on(
+    gpus: float, hardware: float, days: float, between: float
+) -> None:
     software = software_stops_rate(gpus, FIRST_MONTH, days * DAY)
     assert time_between_stops(gpus, hardware / DAY, software) / DAY == pytest.approx(between, rel=0.2)
 

@@ -16,6 +16,7 @@ import yaml
 
 from planner.errors import FileInputError
 from planner.frameworks import framework, framework_names
+from planner.frameworks.scripts import readme
 from planner.frameworks.shell.script import options_of
 from planner.frameworks.write import write_files
 from tests.frameworks.launches import golden_launch
@@ -40,6 +41,15 @@ def test_scripts_are_shell(name: str, version: str, tmp_path: Path) -> None:
             path.write_text(files[file])
             done = subprocess.run(["shellcheck", "-S", "warning", str(path)], capture_output=True, text=True)
             assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_a_batch_schedule_is_said_to_be_left_out(name: str) -> None:
+    found, given = framework(name), golden_launch(name)
+    job = replace(given.job, global_batch=16, tokens=1e12, batch_schedule=((4, 1e11), (8, 2e11)))
+    for tokens in (1e12, None):
+        text = readme(replace(given, job=replace(job, tokens=tokens)), found.title, "1", "a table", [], [])
+        assert ("4 sequences up to 1e+11 tokens, 8 sequences" in text) is (tokens is not None)
 
 
 @pytest.mark.parametrize(("name", "version"), CASES)

@@ -9,6 +9,7 @@ import json
 import os
 import random
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -455,10 +456,19 @@ def test_what_is_read_but_not_modelled_is_said(line: str, note: str) -> None:
     assert any(note in one for one in back.notes), back.notes
 
 
-def test_numbers_of_the_stack() -> None:
+def test_numbers_of_the_stack(tmp_path: Path) -> None:
+    shipped = files("planner.catalog") / "stacks" / "maxtext-2024.yaml"
+    own_stack = tmp_path / "own.yaml"
+    text = shipped.read_text(encoding="utf-8").replace("kind: vocab-parallel", "kind: chunked, number: 2")
+    own_stack.write_text(text.replace("name: maxtext-2024", "name: own"))
     filled = f"{OWN}ici_fsdp_parallelism: 16\ndcn_data_parallelism: 1\n"
     back = read(filled + "num_vocab_tiling: 4\nweight_dtype: bfloat16\nopt_type: sgd\n")
     assert back.loss == Chunked(number=4, makes_again=True)
+    for parts in (1, 4, 64):  # of a stack whose own loss has 2
+        asked = read(f"{filled}num_vocab_tiling: {parts}\n")
+        given, said = problem_of(asked, MAXTEXT, Question("", "tpu-v6e", 256, stack=str(own_stack)))
+        assert given.stack.kernels.loss == Chunked(number=max(parts, 2), makes_again=parts > 1)
+        assert any(f"in {parts} parts" in one for one in said) is (parts > 1)
     assert back.stack_options == (PURE_BF16,)
     assert back.optimizer is Optimizer.SGD
     assert read(filled + "quantization: te_mxfp8\n").precision is Precision.FP8_MX

@@ -493,3 +493,25 @@ def test_every_configuration_has_a_text_of_its_own() -> None:
     texts = {table.row(i).describe() for i in range(len(table))}
     assert len(texts) == len(table)
     assert any(" etp2 " in text and " ep" not in text for text in texts)
+
+
+@pytest.mark.parametrize("early", [(6,), (8, 12), (3, 24)])
+def test_every_batch_of_a_schedule_is_legal_alone(early: tuple[int, ...]) -> None:
+    """Legal under a schedule are those that each of its batches can be dealt to, by all rules."""
+    subject = problem(dense_model(layers=4), "1x8 h100", global_batch=48)
+    stages = tuple((batch, 1e9 * place) for place, batch in enumerate(early, 1))
+    staged = replace(subject, job=replace(subject.job, tokens=1e12, batch_schedule=stages))
+
+    def legal(one: Problem) -> set[ParallelConfig]:
+        table = enumerate_configs(one, RULES).table()
+        return {replace(table.row(row), num_microbatches=1) for row in range(len(table))}
+
+    alone = [legal(replace(subject, job=subject.job.with_batch(batch))) for batch in (*early, 48)]
+    assert legal(staged) == set.intersection(*alone)
+    assert 0 < len(legal(staged)) < len(alone[-1])
+    refused = next(iter(alone[-1] - legal(staged)))
+    number = 48 // (refused.dp * refused.micro_batch)
+    broken = explain_config(replace(refused, num_microbatches=number), staged, RULES)
+    assert broken, "and it is said by which rule"
+    unused = replace(staged, job=replace(staged.job, tokens=None))  # nothing of a run is counted
+    assert legal(unused) == alone[-1]

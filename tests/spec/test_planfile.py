@@ -296,7 +296,7 @@ UNUSUAL: dict[str, Any] = {
     "seq_len": 2048, "global_batch": 7, "precision": Precision.FP8_CS, "optimizer": Optimizer.MUON, "tokens": 1e9,
     "lora_rank": 8, "frozen_bits": 4, "expert_imbalance": ((2, 1.25), (4, 1.5)), "expert_replicas": 96,
     "lora_targets": AdapterTargets.QKV, "mean_length": 700.5, "packed": True, "bf16_layers": (1, 2),
-    "checkpoint_staged": False, "critical_batch": 8e6, "reference_batch": 4e6, "batch_schedule": ((2, 1e8), (4, 2e8)),
+    "checkpoint_staged": False, "critical_batch": 8e6, "batch_schedule": ((2, 1e8), (4, 2e8)),
 }  # fmt: skip
 
 

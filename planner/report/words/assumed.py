@@ -154,17 +154,20 @@ def _critical_batch(found: Finding) -> str:
     where = "lies below it" if batch < low else "lies beyond it" if batch > high else "lies within that range"
     said = f"critical batch {range_} tokens ({whose}); the global batch of {_tokens(batch)} {where}"
     small = 1 + batch / amount(found, "counted", float)
-    if abs(factor - 1) < LEAST_FACTOR and most - 1 < LEAST_FACTOR:
+    if most - 1 < LEAST_FACTOR:
         said += (
             f": no tokens added (at a very small batch {1 - 1 / small:.0%} fewer would reach the same loss)"
         )
+    elif factor - 1 < LEAST_FACTOR:
+        said += f": no tokens added (up to {most:.2f} times as many by the fits)"
     else:
         ends = f" ({least:.2f} to {most:.2f} by the fits)" if most - least > LEAST_FACTOR else ""
-        of = f" of a batch of {_tokens(amount(found, 'reference', float))}" if "reference" in values else ""
-        said += f": {factor:.2f} times the tokens{of} for the same loss{ends}"
+        said += f": {factor:.2f} times the tokens for the same loss{ends}"
     if "best_low" in values:
         best = dict.fromkeys(_tokens(amount(found, name, float)) for name in ("best_low", "best_high"))
         said += f"; batches found best for such a run: {' to '.join(best)}"
+    if "unverified" in values:
+        said += f"; from memory: {', '.join(map(str, amount(found, 'unverified', list)))}"
     if "schedule" in values:
         stages = zip(amount(found, "schedule", list), amount(found, "schedule_ends", list), strict=True)
         early = ", ".join(f"{_tokens(own)} up to {_tokens(end)}" for own, end in stages)

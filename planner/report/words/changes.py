@@ -179,6 +179,7 @@ _CAUSES: Final = {
     "compute": "smaller kernels",
     "stops": "interruptions",
     "tokens": "critical batch",
+    "batch_schedule": "smaller batches at the start",
 }
 
 

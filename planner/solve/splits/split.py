@@ -110,7 +110,7 @@ def fewest_inner(model: CostModel, config: ParallelConfig) -> int:
     rules = [rule for rule in all_rules_for(model.problem.stack.framework) if rule.id == FILLED_CHUNKS]
     stack = model.problem.stack.model_copy(update={"split": (layers, *[0] * (chunks - 1))})
     table, dealt = ConfigTable.of([config]), replace(model.problem, stack=stack)
-    return int(any(not rule.legal(table.columns, dealt)[0] for rule in rules))
+    return int(any(not rule.holds(table.columns, dealt)[0] for rule in rules))
 
 
 def solve_split(
