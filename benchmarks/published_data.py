@@ -11,6 +11,7 @@ from typing import Final
 from unittest import SkipTest
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
+INPUTS: Final = DATA.parent / "inputs"
 
 
 class DataAbsentError(FileNotFoundError, SkipTest):
@@ -22,6 +23,13 @@ def published(name: str) -> Path:
     if not DATA.is_dir():
         raise DataAbsentError(f"{name} must lie in ../shared/data beside the repository; it is absent")
     return DATA / name
+
+
+def small_input(name: str) -> Path:
+    """The small input of that name, made by hand, that planner once misread."""
+    if not INPUTS.is_dir():
+        raise DataAbsentError(f"{name} must lie in ../shared/inputs beside the repository; it is absent")
+    return INPUTS / "logs_and_files" / name
 
 
 def published_cases(name: str) -> list[dict[str, str]]:

@@ -130,7 +130,13 @@ def _evidence(
             marks |= read_marks(Path(source))
             if not facts.steps:
                 continue
-        seen, said = observe(asked, text)
+        try:
+            seen, said = observe(asked, text)
+        except InputError as error:
+            if facts is None or not facts.ooms:
+                raise
+            notes.append(f"{error.must}; {error.given}")  # its message of memory is explained all the same
+            continue
         notes += [line for line in said if line not in notes]
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:

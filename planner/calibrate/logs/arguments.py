@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from planner.calibrate.logs.lines import LARGEST_LOG, LONGEST_LINE, plain
+from planner.calibrate.logs.text import check_log, lines_of, plain
+from planner.errors import FileInputError
 
 _ARGUMENT: Final = re.compile(r"^\s*([a-z][a-z0-9_]{2,60}) \.{3,} (\S.{0,80}?)\s*$")
 _WORDS: Final = (
@@ -46,9 +47,7 @@ def marks_of(lines: Iterable[str]) -> frozenset[str]:
 def read_marks(path: Path) -> frozenset[str]:
     """The same of a file; nothing where it cannot be read, which `read_log` has told already."""
     try:
-        if path.stat().st_size > LARGEST_LOG:
-            return frozenset()
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return marks_of(iter(lambda: file.readline(LONGEST_LINE), ""))
-    except OSError:
+        check_log(path)
+        return marks_of(lines_of(path))
+    except FileInputError:
         return frozenset()

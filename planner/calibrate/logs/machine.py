@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from planner.calibrate.logs.lines import plain
+from planner.calibrate.logs.text import plain
 from planner.errors import FileInputError, InputError
 from planner.spec.machine.cluster import Cluster
 

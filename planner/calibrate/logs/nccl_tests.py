@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.logs.lines import plain
+from planner.calibrate.logs.text import plain
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.network.collectives import CollectiveKind, collective_time, p2p_time
 from planner.cost.network.traffic import GroupLinks

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibrate.logs.lines import LONGEST_LINE, read_lines, read_log
+from planner.calibrate.logs.lines import read_lines, read_log
 from planner.calibrate.logs.memory_messages import out_of_memory
+from planner.calibrate.logs.text import LONGEST_LINE
 from planner.errors import FileInputError
 from planner.units import GIB
 from tests.calibrate import logs
