@@ -37,7 +37,7 @@ class LoggedStep:
 @dataclass(frozen=True)
 class _Format:
     """Lines of a framework. `patterns`: each looked for in a line, with groups of these names: `step`, its number;
-    figures by the field of `LoggedStep`, where a letter may follow for thousands and more; `ms` and what begins with it,
+    figures by the field of `LoggedStep`, a letter behind them for thousands and more; `ms` and what begins with it,
     parts of `seconds`; `percent`, of `mfu`; `per_second`, steps; `time`, of `clock` as hours:minutes:seconds. A line
     that lacks the first figure is of another format. `micro`: as in `LoggedStep`."""
 
