@@ -11,6 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from planner.calibrate.diagnosis.causes import SLOW_DATA
+from planner.calibrate.logs.lines import LogFacts
 from planner.calibrate.logs.text import check_log, lines_of, plain
 from planner.errors import FileInputError
 
@@ -18,8 +22,9 @@ _ARGUMENT: Final = re.compile(r"^\s*([a-z][a-z0-9_]{2,60}) \.{3,} (\S.{0,80}?)\s
 _WORDS: Final = (
     "net/socket", "using network socket", "using network ib", "net/ib", "p2p is disabled",
     "using torch.float32 for parameters", "using torch.bfloat16 for parameters", "alloc_retries", "cache flushes",
-    "flushing", "straggler",
+    "flushing", "straggler", "cpuadam",
 )  # fmt: skip
+_WAITS: Final = 0.1  # share of a step spent on waiting for its batch that is more than usual
 _WORLD: Final = re.compile(
     r"using world size: (\d+), data-parallel size: (\d+).*?tensor-model-parallel size: (\d+),"
     r"(?:.*?) ?pipeline-model-parallel size: (\d+)"
@@ -51,3 +56,9 @@ def read_marks(path: Path) -> frozenset[str]:
         return marks_of(lines_of(path))
     except FileInputError:
         return frozenset()
+
+
+def slow_timers(facts: LogFacts, seconds: float) -> frozenset[str]:
+    """What Megatron's own timers say of a run whose steps take so long [s]: that batches are waited for."""
+    waited = facts.timers.get("batch-generator", ())
+    return frozenset({SLOW_DATA} if waited and float(np.median(waited)) > _WAITS * seconds else ())

@@ -58,6 +58,7 @@ _WEIGHT: Final = 3.0
 _SLOWEST: Final = math.log(1e-3)  # of what is looked for
 _LEFT: Final = 0.3  # relative error where training sends above which the factors do not describe the links
 _CONTRADICTS: Final = 1.0  # and above which they describe nothing
+_REPAIR: Final = "repair the links first: NCCL_DEBUG=INFO, and the test again with -b 1M -e 8G"
 _SLOW, _BROKEN = (
     0.5,
     0.1,
@@ -228,12 +229,11 @@ class LinkFit:
 
 def _remarkable(factors: LinkFactors, left: Sequence[tuple[LinkTest, Array]]) -> Iterator[Finding]:
     """What is remarkable about the links. `left`: of each test the error of every size under the factors [1]."""
-    for code, factor in (
-        ("slow_links_inside", factors.scale_up_bandwidth),
-        ("slow_links_between", factors.fabric_bandwidth),
-    ):
-        if factor < _SLOW:
-            yield finding(code, share=factor, broken=factor < _BROKEN)
+    inside, between = factors.scale_up_bandwidth, factors.fabric_bandwidth
+    if inside < _SLOW:
+        yield finding("slow_links_inside", share=inside, broken=inside < _BROKEN)
+    if between < _SLOW:
+        yield finding("slow_links_between", share=between, broken=between < _BROKEN)
     for test, errors in left:
         wide = test.bus_bandwidths
         best = int(wide.argmax())
@@ -272,7 +272,7 @@ def fit_links(tests: Sequence[LinkTest], cluster: Cluster) -> LinkFit:
             least, most = (format_bandwidth(float(of)) for of in (reached.min(), reached.max()))
             raise InputError(
                 f"{test.file} must show links that a bandwidth and a latency describe",
-                f"{least} to {most} for messages of 1 MiB and more", "repair the links first: NCCL_DEBUG=INFO, and the test again with -b 1M -e 8G",
+                f"{least} to {most} for messages of 1 MiB and more", _REPAIR,
             )  # fmt: skip
     said = tuple(_remarkable(factors, list(zip(tests, after, strict=True))))
     return LinkFit(factors, tuple(map(_off, before)), tuple(map(_off, after)), tuple(tests), said)
