@@ -212,9 +212,9 @@ CAUSES: Final[tuple[Cause, ...]] = (
         needs=_nearly_full,
     ),
     Cause("offload", 0.2, (1.0, 3.0), _offload, marks=("cpuadam",)),
-    Cause("data", 0.05, (1.2, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0), stretch=True, marks=(SLOW_DATA,)),
+    Cause("data", 0.02, (1.2, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0), stretch=True, marks=(SLOW_DATA,)),
     # whatever is not in this list: as probable for every factor, in logarithms
-    Cause(UNLISTED, 1.0, tuple(1.1 * 300 ** (i / 39) for i in range(40)), stretch=True, alone=True),
+    Cause(UNLISTED, 0.25, tuple(1.1 * 300 ** (i / 39) for i in range(40)), stretch=True, alone=True),
 )
 # XLA lays out a program's memory before it runs, and its host launches no kernels
 _NOT_COMPILED: Final = ("host", "thrash")

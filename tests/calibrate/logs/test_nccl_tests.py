@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from benchmarks.published_data import small_input
 from planner.calibrate.logs.machine import (
@@ -16,6 +17,7 @@ from planner.calibrate.logs.machine import (
     machine_notes,
     parse_topology,
     read_nodes,
+    read_topology,
 )
 from planner.calibrate.logs.nccl_tests import LinkTest, fit_links, parse_tests, predicted_times, read_tests
 from planner.catalog.cluster_rates import rates_of
@@ -275,3 +277,14 @@ def test_json_of_nccl_tests_says_what_its_table_says() -> None:
             parse_tests(broken, "x")
     with pytest.raises(FileInputError, match="right results"):
         parse_tests(json.dumps({**document, "out_of_bounds": {"count": 3}}), "x")
+
+
+def test_a_tray_does_not_part_the_domain_that_it_lies_in() -> None:
+    found = read_topology(small_input("gb200_tray_topo.txt"))
+    for devices, domain in ((72, 72), (144, 72), (36, 36)):
+        text = cluster_text(load_cluster("gb200-nvl72", devices), found, None, "ours")
+        assert yaml.safe_load(text)["node"]["scale_up"]["domain"] == domain
+
+
+def test_cards_that_no_device_is_near_to_are_not_counted() -> None:
+    assert read_topology(small_input("storage_cards_topo.txt")).cards == 4
