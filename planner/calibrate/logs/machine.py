@@ -16,6 +16,7 @@ import yaml
 
 from planner.calibrate.logs.text import plain
 from planner.errors import FileInputError, InputError
+from planner.spec.load_file import read_text
 from planner.spec.machine.cluster import Cluster
 
 _LARGEST: Final = 5_000_000  # bytes
@@ -67,12 +68,7 @@ class Nodes:
 
 
 def _read(path: Path, what: str) -> str:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise FileInputError(str(path), f"{what} must be smaller than 5 MB", "a larger file")
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise FileInputError(str(path), f"{what} must be readable", str(error.strerror or error)) from None
+    return read_text(path, _LARGEST, missing=f"name {what}, or check the path")
 
 
 def read_topology(path: Path) -> NodeTopology:

@@ -24,6 +24,7 @@ from planner.cost.network.traffic import GroupLinks
 from planner.dialect import option
 from planner.errors import FileInputError, InputError
 from planner.spec.findings import Finding, finding
+from planner.spec.load_file import read_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors, LinkRates
 from planner.units import format_bandwidth
@@ -104,18 +105,8 @@ class LinkTest:
 
 def read_tests(path: Path) -> list[LinkTest]:
     """Every table in a file. Raises `FileInputError`."""
-    name = str(path)
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise FileInputError(name, "must be smaller than 50 MB", f"{path.stat().st_size} bytes")
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        raise FileInputError(
-            name, "the file must exist", hint=f"check the path, or {_RUN} > {path.name}"
-        ) from None
-    except OSError as error:
-        raise FileInputError(name, "must be a readable file", str(error.strerror or error)) from None
-    return parse_tests(text, name)
+    text = read_text(path, LARGEST_FILE, missing=f"check the path, or {_RUN} > {path.name}")
+    return parse_tests(text, str(path))
 
 
 def parse_tests(text: str, name: str) -> list[LinkTest]:
