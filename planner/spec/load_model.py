@@ -25,7 +25,7 @@ from planner.spec.findings import finding
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
 from planner.spec.load_file import read_bytes, unreadable
-from planner.spec.load_json import unique_keys
+from planner.spec.load_json import check_characters, unique_keys
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.model import ModelSpec
 
@@ -233,7 +233,9 @@ def _fields(content: bytes, file: str, suffix: str) -> dict[str, Any]:
 def _parse_json(text: str, file: str) -> Any:
     try:
         # Infinity, which Python writes: no number of ours
-        return json.loads(text, object_pairs_hook=unique_keys(file), parse_constant=str)
+        found = json.loads(text, object_pairs_hook=unique_keys(file), parse_constant=str)
     except (ValueError, RecursionError) as error:
         given = str(error) if text.strip() else "an empty file"
         raise FileInputError(file, "the file must be valid JSON", given, "repair the file") from error
+    check_characters(text, found, file)
+    return found

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from planner.errors import FileInputError, field_given, field_must, sort_of
 from planner.spec.load_file import read_text
-from planner.spec.load_json import unique_keys
+from planner.spec.load_json import check_characters, unique_keys
 from planner.spec.planfile import SCHEMA_VERSION, Plan
 from planner.spec.save import save_text
 from planner.spec.schema_1 import upgraded
@@ -73,6 +73,7 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise FileInputError(name, "must be valid JSON", reason, _MAKE_ONE) from None
+    check_characters(text, document, name)
     if not isinstance(document, dict):
         raise FileInputError(name, "must hold a JSON object", sort_of(document), _MAKE_ONE)
     return document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 from collections.abc import Callable
@@ -41,6 +42,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "launch file": lambda path: read_files([path]),
     "log": read_log,
 }
+CONFIGS = Path(planner.__file__).parent / "catalog" / "models"
 OWN_DATA = re.compile(r"__file__|files\(|_folder\(\)|[A-Z]_?(?:FILE|FOLDER|FILES)\b|^FILES\b|_ACCELERATORS")
 
 
@@ -108,3 +110,29 @@ def test_nothing_is_written_through_a_loop_of_links(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     with pytest.raises(FileInputError):
         save_text("{}", loop)
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", '"x"', "[]", "true", "1e400", "[1, NaN]"])
+@pytest.mark.parametrize(
+    "field", ["rope_theta", "rms_norm_eps", "rope_scaling.factor", "rope_scaling.mscale"]
+)
+def test_a_figure_of_a_launch_file_that_is_none_is_refused(tmp_path: Path, field: str, value: str) -> None:
+    """In the reader, for every verb: what planner does not cost is written to launch files all the same."""
+    config = json.loads((CONFIGS / "llama-3.2-1b" / "config.json").read_text())
+    outer, _, inner = field.rpartition(".")
+    config[outer or inner] = {"rope_type": "yarn", inner: "@"} if outer else "@"
+    (tmp_path / "config.json").write_text(json.dumps(config).replace('"@"', value))
+    if value == "[]":  # no value, of no layer
+        load_model_file(tmp_path / "config.json")
+        return
+    with pytest.raises(FileInputError, match=inner):
+        load_model_file(tmp_path / "config.json")
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    config = json.loads((CONFIGS / "llama-3.2-1b" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "note": "\ud800"}))
+    with pytest.raises(FileInputError, match="whole characters"):
+        load_model_file(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "note": "\U0001f600"}))
+    load_model_file(tmp_path / "config.json")
