@@ -266,6 +266,7 @@ def build_device(gpu: str, grids: dict[str, dict[str, GemmGrid]], cells: Attenti
             "sustained_fraction": load,
             "sustained_source": load_source,
         },
+        "timed": True,
         "sustained_fraction": round(sustained, 4),
         "dgrad_ratio": gradients.dgrad,
         "wgrad_ratio": gradients.wgrad,

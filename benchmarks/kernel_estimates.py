@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernel_measurements import DEVICES, GemmGrid, roofline
-from planner.spec.machine.rates import FloatArray
+from planner.spec.machine.rates import UNLIMITED_PLATEAU, FloatArray
 
 MAMF = "stas00/ml-engineering@744d01e compute/accelerator/README.md, MAMF table (CC-BY-SA-4.0)"
+SQUARES = "best of PyTorch's squares (zzc0721/torch-performance-test-data@9d82827)"
 # A plateau is lower than the best shape: median of plateau over best on A100, H100, H200, B200, B300, GB200.
 PLATEAU_OVER_BEST = 0.83
-# Of a card whose power does not limit its products: RTX PRO 6000, the plateau of its tables over the best of PyTorch's
-# squares in the source of rtx4090's, 401 of 418 TFLOP/s. A card that adds fp32 at half rate has power to spare; the
-# three large squares of one RTX 4090 that are known are 0.92 to 0.97 of its peak (tests/cost/device/test_kernels.py).
-UNLIMITED_PLATEAU = 0.96
 # name: (compute units, sustained plateau, kin for attention, source)
 ROOFLINES: dict[str, tuple[int, float, str, str]] = {
-    "v100-sxm2-32g": (80, 0.74, "a100-sxm-80g", "plateau of A100, sustained: no measurement"),
+    "v100-sxm2-32g": (
+        80,
+        94.84 / 125 * PLATEAU_OVER_BEST,
+        "a100-sxm-80g",
+        f"fp16, the card with 16 GB, {SQUARES}",
+    ),
     "t4-pcie-16g": (
         40,
-        0.55,
+        41.93 / 65 * PLATEAU_OVER_BEST,
         "a100-sxm-80g",
-        "plateau of A100 at 0.75 of the boost clock, unverified: 70 W for 40 SMs where V100's 80, of the same process, "
-        "have 300 at 1,530 MHz, clock as the cube root of the power per SM; no measurement",
+        f"fp16, median of three, {SQUARES}",
     ),
     "h20-sxm-96g": (
         78,
@@ -46,11 +47,12 @@ ROOFLINES: dict[str, tuple[int, float, str, str]] = {
         128,
         0.98 * UNLIMITED_PLATEAU,
         "l40s",
-        "best of PyTorch's squares, median of 12 cards 163 of 165 TFLOP/s "
-        "(zzc0721/torch-performance-test-data@9d82827): half of L40S's rate a clock, 450 W",
+        f"median of 12 cards 163 of 165 TFLOP/s, {SQUARES}: half of L40S's rate a clock, 450 W",
     ),
     "generic": (128, 0.66, "h100-sxm-80g", "median of the sustained plateaus of A100 to GB300"),
 }
+# nobody timed products on these, so that their plateaus are those of others
+UNTIMED = ("h20-sxm-96g", "mi250x", "generic", "tpu-v5p", "trainium2")
 # AMD's libraries cover the output with tiles of 256 x 256, one for each compute unit: 0.2 of a wave of them is lost,
 # and k of 300. 468 bf16 products tuned on MI355X by hipBLASLt, ASM and Triton, 2e10 FLOP on, lie 9.5 % off this law in
 # the mean (ROCm/aiter@e404860 aiter/configs, bf16_tuned_gemm, MIT), where that of NVIDIA's tiles is 21 % too fast in
@@ -135,6 +137,7 @@ def build_systolic(
             "measured": False,
         },
         **dict.fromkeys(ratios, 1.0),
+        "timed": name not in UNTIMED,
         "launch_latency": 0.0,
         "compute_units": arrays,
         "unverified": ["gemm", "attention", *ratios, "memory_efficiency"],
@@ -192,6 +195,7 @@ def build_roofline(
             "backward_source": kin_about["attention"]["backward_source"],
             "measured": False,
         },
+        "timed": name not in UNTIMED,
         "sustained_fraction": 1.0,
         "compute_units": units,
         "unverified": [

@@ -18,11 +18,16 @@ class DataAbsentError(FileNotFoundError, SkipTest):
     """Nothing lies beside the repository; pytest skips the test that meets this."""
 
 
-def published(name: str) -> Path:
-    """The file or folder of that name, which must be there if any of the data are."""
+def beside(name: str) -> Path:
+    """The file or folder of that name in ../shared, which must be there if any of the data are."""
     if not DATA.is_dir():
-        raise DataAbsentError(f"{name} must lie in ../shared/data beside the repository; it is absent")
-    return DATA / name
+        raise DataAbsentError(f"{name} must lie in ../shared beside the repository; it is absent")
+    return DATA.parent / name
+
+
+def published(name: str) -> Path:
+    """The same among the data."""
+    return beside(f"data/{name}")
 
 
 def small_input(name: str) -> Path:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from planner.dialect import Dialect, in_words
@@ -101,15 +101,21 @@ class NoConfigurationError(PlannerError):
 
 
 class UnknownNameError(InputError):
-    """A name that no catalog knows. `hint`: what to give instead of a known name."""
+    """A name that no catalog knows. `hint`: what to give instead of a known name; `near`: of those the most like it,
+    where not its letters tell that."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], hint: str = "", near: Sequence[str] = ()
+    ) -> None:
         self.kind, self.name = kind, name
         known = list(dict.fromkeys(known))
-        nearest = nearest_names(name, known)
-        others = [other for other in known if other not in nearest]
-        few = f" Others: {', '.join(others)}" if 0 < len(others) <= _FEW else ""
-        found = f"did you mean: {', '.join(nearest)}?{few}" if nearest else ""
+        few = len(known) <= _FEW
+        nearest = near or (nearest_names if few else alike_names)(name, known)
+        others = [other for other in known if other not in nearest] if few else []
+        found = f"did you mean: {', '.join(nearest)}?" if nearest else ""
+        if known and not nearest:
+            found = f"none of {len(known)} known names is like it."
+        found += f" Others: {', '.join(others)}" if others else ""
         super().__init__(f"unknown {kind} {name!r}", hint=" ".join(filter(None, (found, hint))))
 
 
@@ -179,10 +185,15 @@ def field_given(found: Mapping[str, Any]) -> str:
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:
-    """The `count` known names most like `name`, nearest first."""
+    """The `count` known names most like `name`, nearest first; the first ones where none is like it."""
+    return alike_names(name, known, count) or sorted(set(known))[:count]
+
+
+def alike_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:
+    """At most `count` known names that are like `name`, nearest first."""
     pool = sorted(set(known))
     folded = {candidate.lower(): candidate for candidate in reversed(pool)}
     close = difflib.get_close_matches(name.lower(), list(folded), n=count, cutoff=0.3)
     inside = [candidate for candidate in pool if name and name.lower() in candidate.lower()]
     ordered = dict.fromkeys([*inside[:count], *(folded[c] for c in close)])
-    return list(ordered)[:count] or pool[:count]
+    return list(ordered)[:count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -26,6 +27,16 @@ from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts,
 from planner.spec.verdict import MemoryVerdict
 
 GIB = 2.0**30
+
+
+def pytest_collection_finish() -> None:
+    """What modules and thousands of tests hold is not looked through for garbage again and again."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Libraries that list what nobody has collected find nothing."""
+    gc.unfreeze()
 
 
 def make_choice(

@@ -8,25 +8,22 @@ from pathlib import Path
 import pytest
 
 from benchmarks.device_runs import errors, judged, question_of, section
+from benchmarks.published_data import beside, published
 from planner.answer.estimate import make_estimate
 from planner.ask.request import resolve
 from planner.spec.config import Recompute
 from planner.spec.stack.kinds import AttentionKernel
 from planner.units import GIB
 
-DATA = Path(__file__).parents[2] / "shared"
-RUNS, CONFIGS = DATA / "data" / "device" / "transformers_one_gpu.csv", DATA / "device" / "configs"
-pytestmark = pytest.mark.skipif(not RUNS.exists(), reason="the measured runs lie outside the repository")
-
 
 def rows() -> list[dict[str, str]]:
-    with RUNS.open(newline="", encoding="utf-8") as lines:
+    with published("device/transformers_one_gpu.csv").open(newline="", encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
 def test_every_setting_of_a_run_is_asked_about(tmp_path: Path) -> None:
     for row in rows():
-        request = question_of(row, CONFIGS, tmp_path)
+        request = question_of(row, beside("device/configs"), tmp_path)
         problem, _ = resolve(request)
         stack, model, job = problem.stack, problem.model, problem.job
         wide = row["weights"].startswith("fp32")
@@ -50,9 +47,11 @@ def test_a_prediction_reads_nothing_that_was_measured(tmp_path: Path) -> None:
     (tmp_path / "as").mkdir()
     (tmp_path / "other").mkdir()
     for row in rows()[:6]:
-        found = judged(row, CONFIGS, tmp_path / "as")
+        found = judged(row, beside("device/configs"), tmp_path / "as")
         other = judged(
-            row | dict.fromkeys(measured[:3], "7.0") | {"oom": "False"}, CONFIGS, tmp_path / "other"
+            row | dict.fromkeys(measured[:3], "7.0") | {"oom": "False"},
+            beside("device/configs"),
+            tmp_path / "other",
         )
         assert (found.step, found.allocated, found.reserved, found.verdict) == (
             other.step, other.allocated, other.reserved, other.verdict
@@ -61,14 +60,14 @@ def test_a_prediction_reads_nothing_that_was_measured(tmp_path: Path) -> None:
 
 def test_what_is_reserved_leaves_out_what_lies_outside_the_allocator(tmp_path: Path) -> None:
     row = rows()[0]
-    (choice,) = make_estimate(question_of(row, CONFIGS, tmp_path)).choices
+    (choice,) = make_estimate(question_of(row, beside("device/configs"), tmp_path)).choices
     (tmp_path / "again").mkdir()
-    outside = choice.memory.peak - judged(row, CONFIGS, tmp_path / "again").reserved
+    outside = choice.memory.peak - judged(row, beside("device/configs"), tmp_path / "again").reserved
     assert outside == pytest.approx(float(row["outside_allocator_gib"]) * GIB, rel=0.05)
 
 
 def test_failures_count_in_verdicts_alone(tmp_path: Path) -> None:
     chosen = [row for row in rows() if row["oom"] == "True"][:2] + rows()[:4]
-    found = [judged(row, CONFIGS, tmp_path) for row in chosen]
+    found = [judged(row, beside("device/configs"), tmp_path) for row in chosen]
     assert len(errors(found, "step", "measured_step")) == sum(row["oom"] == "False" for row in chosen)
     assert " of 2 recorded failures" in section(found, "transformers-2026")

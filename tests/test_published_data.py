@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from unittest import SkipTest
 
@@ -32,3 +33,12 @@ def test_a_file_missing_among_the_data_is_no_reason_to_skip(clone_alone: Path) -
         with pytest.raises(FileNotFoundError) as raised:
             read()
         assert not isinstance(raised.value, SkipTest)
+
+
+def test_tests_reach_what_lies_beside_by_its_readers_alone() -> None:
+    """`.ci/run` runs all tests in a clone alone and with the data those that were skipped there; these are all that
+    read the data only where every reader skips."""
+    folder = re.compile(r"""/ ["']shared["']|["']\.\./shared""")
+    files = [file for file in Path(__file__).parent.rglob("*.py") if file != Path(__file__)]
+    assert [file for file in files if folder.search(file.read_text(encoding="utf-8"))] == []
+    assert folder.search(Path(published_data.__file__).read_text(encoding="utf-8"))

@@ -124,7 +124,7 @@ def expected(measured: Measurement, accelerator: Accelerator, rates: KernelRates
         if measured.kind == "grouped_gemm":
             extents = (float(shape["rows"]), float(shape["n"]), float(shape["k"]))
             usual = float(grouped_gemm_time(*extents, float(shape["groups"]), dtype, roofline))
-            return usual * (TORCH_GROUPED.get(accelerator.architecture, 1.0) if dtype in HALF else 1.0)
+            return usual * (TORCH_GROUPED.get(accelerator.instructions, 1.0) if dtype in HALF else 1.0)
         if measured.kind in ("attention", "attention_backward"):
             batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v = (float(shape[n]) for n in ATTENTION_EXTENTS)
             both = attention_time(batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v, 1.0, roofline)

@@ -18,6 +18,7 @@ from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.architecture import GPU
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.machine.rates import (
+    UNLIMITED_PLATEAU,
     AttentionTable,
     FloatArray,
     GemmKey,
@@ -65,7 +66,7 @@ def load_kernel_rates(accelerator_name: str) -> KernelRates:
         moving=_moving_rates(table, chip, about["memory_efficiency"]),
         kin=borrowed.like if borrowed else "",
         note=borrowed.source if borrowed else "",
-        timed=borrowed.timed if borrowed else True,
+        timed=borrowed.timed if borrowed else about["timed"],
         unverified=tuple(about["unverified"]),
         sources=about["sources"] | own_sustained,
     )
@@ -154,7 +155,7 @@ STAND_INS: tuple[tuple[Dtype, float, str], ...] = (
 
 
 def _attention_table(arrays: dict[str, FloatArray], about: dict[str, Any], clock: float) -> AttentionTable:
-    """The table under load; a limit on power leaves `clock` of it, as of products.
+    """The table under load; a limit on power leaves `clock` of it, as of products, and no clock more than any reach.
 
     SimuMax's attention on A100 PCIe (300 W) runs at 0.96 of the table of A100 SXM (median of 24); its products, 0.965.
     """
@@ -163,7 +164,7 @@ def _attention_table(arrays: dict[str, FloatArray], about: dict[str, Any], clock
         log2_span=arrays["axis_span"],
         log2_rows=arrays["axis_rows"],
         log2_head_dim=arrays["axis_width"],
-        efficiency=np.minimum(arrays["attention"] * facts["sustained_fraction"] * clock, 1.0),
+        efficiency=np.minimum(arrays["attention"] * facts["sustained_fraction"] * clock, UNLIMITED_PLATEAU),
         log2_backward_head_dim=arrays["axis_backward_width"],
         backward_ratio=arrays["attention_backward"],
         backward_rows=facts["backward_rows"],

@@ -21,7 +21,7 @@ from planner.solve.refine import FINALISTS, refine
 from planner.solve.search import SearchResult, search
 from planner.space.axes import Restriction, divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs
-from planner.space.legality import explain_config
+from planner.space.legality import are_legal, explain_config
 from planner.space.pipeline_rules import SCHEDULE_RULES, STAGE_RULES
 from planner.spec.config import (
     ConfigTable,
@@ -126,8 +126,7 @@ class Weigher:
     def too_large(self, configs: Sequence[ParallelConfig], limit: float) -> list[ParallelConfig]:
         """Legal ones whose step takes less than `limit` seconds, those that are too large by least first."""
         table = ConfigTable.of(configs)
-        legal = np.all([rule.legal(table.columns, self.problem) for rule in self.rules], axis=0)
-        rows = np.flatnonzero(legal)
+        rows = np.flatnonzero(are_legal(table, self.problem, self.rules))
         cost = self.model.evaluate(table.take(rows))
         order = np.argsort(cost.device_memory, kind="stable")
         large = (cost.device_memory > self.limit) & (cost.step_time < limit)

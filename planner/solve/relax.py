@@ -141,7 +141,7 @@ def fitting_changes(
             change = Change(option="set", value="pp=...")
             found.append(finding("own_pipeline", change, fits, configuration=config))
     if "offload" not in restrict:
-        for kind in filter(None, problem.stack.limits.offload):
+        for kind in filter(None, problem.offloads):
             config = fastest(problem, {**restrict, "offload": (kind,)})
             if config:
                 change = Change(option="set", value=f"offload={value_text('offload', kind)}")

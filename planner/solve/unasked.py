@@ -33,7 +33,7 @@ from planner.solve.splits.dealt import Dealt
 from planner.space.axes import Restriction
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
-from planner.space.legality import explain_config
+from planner.space.legality import are_legal
 from planner.space.members import options_alone, unnamed_options
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.findings import Change as Changed
@@ -174,7 +174,7 @@ class Answer:
     def _listed(self, other: Problem, model: CostModel) -> list[tuple[float, ParallelConfig]]:
         """Step times of the answer's configurations that are legal and fit under another problem [s]."""
         rules = all_rules_for(other.stack.framework)
-        legal = [i for i in range(len(self.table)) if not explain_config(self.table.row(i), other, rules)]
+        legal = np.flatnonzero(are_legal(self.table, other, rules)).tolist()
         if not legal:
             return []
         time, fits = self._cost(model, legal)

@@ -91,7 +91,7 @@ class Axes:
         )
         self.graphs = sorted(int(CudaGraphs[name.upper()]) for name in graphs)
         self.captured = captured_modules_tried(problem) if len(graphs) > 1 else (0,)
-        self.offloads = (0,) if is_left_out(OpenedAxis.OFFLOAD, without) else limits.offload
+        self.offloads = (0,) if is_left_out(OpenedAxis.OFFLOAD, without) else problem.offloads
         self.pipelines = problem.stack.pipelines_tried or not is_left_out(OpenedAxis.PIPELINES, without)
         alone = problem.stack.communication.cp_exchange is ContextExchange.NONE
         kinds = problem.context_kinds[: 1 if alone else None]

@@ -90,7 +90,7 @@ def _domains(
     pipelines = axes.pipelines or not limits.schedules or devices == 1
     yield "pp", not pipelines, "1"
     offload = _values(axes.offload(1))
-    yield "offload", not offload.issuperset(limits.offload), _in_words("offload", offload)
+    yield "offload", not offload.issuperset(problem.offloads), _in_words("offload", offload)
     graphs, impls = _graphs(problem), _values(axes.cuda_graph_impl(1))
     others = any(impl not in impls for impl, _ in graphs)
     yield "cuda_graph_impl", others, _in_words("cuda_graph_impl", impls)

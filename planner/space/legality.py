@@ -17,6 +17,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.spec.config import (
     FIXED_SHAPES,
     ConfigTable,
+    Mask,
     ParallelConfig,
     Recompute,
     Schedule,
@@ -46,6 +47,14 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
     implied = {name for of, name in IMPLIED if of in names}
     broken = [rule for rule in broken if rule.id not in implied]
     return tuple(rule.explain(row, problem) for rule in broken)
+
+
+def are_legal(table: ConfigTable, problem: Problem, rules: Sequence[Rule]) -> Mask:
+    """Which configurations break no rule, (n,)."""
+    legal = np.ones(len(table), dtype=np.bool_)
+    for rule in rules:
+        legal &= rule.legal(table.columns, problem)
+    return legal
 
 
 def legal_rows(

@@ -298,6 +298,13 @@ RULES: Final[tuple[Rule, ...]] = (
         }, told=("offload", "pp", "zero"),
     ),
     Rule(
+        "offload-apart", ("offload",),
+        lambda c, p: (c["offload"] == 0) | (not p.cluster.accelerator.host_memory_shared),
+        "the memory of {accelerator} is its host's, so that what is offloaded leaves nothing free",
+        "set offload=none", "data sheets of NVIDIA GB10 and AMD MI300A: one memory for host and device",
+        lambda p: {"accelerator": p.cluster.accelerator.name}, told=("offload",),
+    ),
+    Rule(
         "cp-kind-supported", ("cp", "cp_kind"),
         lambda c, p: (c["cp"] == 1) | np.isin(c["cp_kind"], (0, *p.context_kinds)),
         "context parallelism of the stack and the model exchanges by {kinds}",

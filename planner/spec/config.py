@@ -357,9 +357,8 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[NDArray[np.intp]
     is linear; wide ones fall back to sorting.
     """
     length = len(columns[0])
-    if length == 0:
-        empty = np.zeros(0, dtype=np.intp)
-        return empty, empty
+    if length < 2:
+        return np.zeros(length, dtype=np.intp), np.zeros(length, dtype=np.intp)
     # a wider range of codes is renumbered, so that scratch memory stays small
     sparse = min(max(2 * length, 4096), COUNTED_RANGE)
     code = np.zeros(length, dtype=np.int64)

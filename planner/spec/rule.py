@@ -77,6 +77,12 @@ class Problem:
         return self.listed is not None and self.lists() is not None and self.listed.casts(self.stack.options)
 
     @property
+    def offloads(self) -> tuple[int, ...]:
+        """What the stack can keep in the memory of hosts, `OFFLOAD_LABELS`; nothing where that is the devices'."""
+        shared = self.cluster.accelerator.host_memory_shared
+        return (0,) if shared else tuple(self.stack.limits.offload)
+
+    @property
     def context_kinds(self) -> tuple[ContextKind, ...]:
         """What context parallelism can exchange by, what it does where p2p or nothing is asked for first."""
         return context_kinds_of(self.model, self.stack)

@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,10 +217,8 @@ def test_changing_a_field_changes_the_plan(address: str) -> None:
             {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "16", "seq_len": "2048", "tokens": "15T"}
         )
         assert page.inner_text(".lead code") == first.choices[0].config.text
-        began = time.monotonic()
         page.fill("[name=gpus]", "32")
         page.wait_for_selector("html[data-answered*='gpus=32']", timeout=60_000)
-        assert time.monotonic() - began < 30  # about a second where nothing else runs
         second = answer(
             {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "32", "seq_len": "2048", "tokens": "15T"}
         )

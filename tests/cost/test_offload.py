@@ -187,6 +187,17 @@ def test_a_stack_refuses_what_it_cannot_move() -> None:
     assert without.verdict is Verdict.ILLEGAL
 
 
+@pytest.mark.parametrize("cluster", ["1x1 gb10", "1x4 mi300a"])
+def test_nothing_leaves_a_device_for_a_memory_that_is_its_own(cluster: str) -> None:
+    shared = replace(LARGE, cluster=cluster, seq_len=2048)
+    for kinds in (1, 3, 4):
+        refused = make_estimate(replace(shared, set={**PINS, "offload": (kinds,)}))
+        assert "offload-apart" in {broken.rule for broken in refused.violations}
+    plan = make_plan(replace(shared, set={}))
+    assert not any(choice.config.offload for choice in plan.choices)
+    assert not any("offload" in text for text in texts(plan.smallest_change))
+
+
 def test_the_search_obeys_what_offload_needs() -> None:
     found = make_plan(replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048, set={"offload": (1, 3)}))
     assert found.choices

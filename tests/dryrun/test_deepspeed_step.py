@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.published_data import beside, published
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_host import load_host_rates
 from planner.cost.captured.kernels import Device
@@ -23,8 +23,6 @@ from tests.dryrun.test_dryrun_question import asked, posed
 
 pytestmark = pytest.mark.slow
 NEEDS = ("torch", "transformers", "deepspeed")
-DATA = Path(__file__).parents[3] / "shared"
-RUNS, CONFIGS = DATA / "data" / "device" / "deepspeed_offload_one_gpu.csv", DATA / "device" / "configs"
 SMALL_BUCKETS: dict[str, Any] = {
     "overlap_comm": True,
     "contiguous_gradients": True,
@@ -88,12 +86,11 @@ def test_one_process_can_run_one_dry_run_after_the_other() -> None:
     assert memory(recipe(3, ranks=4)) == memory(recipe(3, ranks=4))
 
 
-@pytest.mark.skipif(not RUNS.exists(), reason="the measured runs lie outside the repository")
 def test_measured_steps_are_met() -> None:
     from benchmarks.dry_runs_deepspeed import judged
 
-    with RUNS.open(newline="", encoding="utf-8") as lines:
-        found = [judged(row, CONFIGS) for row in csv.DictReader(lines)]
+    with published("device/deepspeed_offload_one_gpu.csv").open(newline="", encoding="utf-8") as lines:
+        found = [judged(row, beside("device/configs")) for row in csv.DictReader(lines)]
     for one in found:
         assert one.allocated[0] == pytest.approx(one.allocated[1], rel=0.001)
         assert one.reserved[0] == pytest.approx(one.reserved[1], rel=0.03)

@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.dry_runs import Judged, errors, judged, section, time_errors
+from benchmarks.published_data import beside, published
 
-DATA = Path(__file__).parents[3] / "shared"
-RUNS, CONFIGS = DATA / "data" / "device" / "transformers_one_gpu.csv", DATA / "device" / "configs"
 FEW = ("0", "43", "53", "57", "94")  # plain, autocast, experts, adapters; one that ran out of memory
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not RUNS.exists(), reason="the measured runs lie outside the repository")
 def test_measured_steps_are_met(tmp_path: Path) -> None:
     for name in ("torch", "transformers", "peft"):
         pytest.importorskip(name)
-    with RUNS.open(newline="", encoding="utf-8") as lines:
-        found = [judged(row, CONFIGS, tmp_path) for row in csv.DictReader(lines) if row["id"] in FEW]
+    with published("device/transformers_one_gpu.csv").open(newline="", encoding="utf-8") as lines:
+        configs = beside("device/configs")
+        found = [judged(row, configs, tmp_path) for row in csv.DictReader(lines) if row["id"] in FEW]
     assert abs(errors(found, "allocated")).max() < 0.001
     assert abs(errors(found, "reserved")).max() < 0.01
     assert [one.verdict for one in found] == ["fits"] * 4 + ["does_not_fit"]

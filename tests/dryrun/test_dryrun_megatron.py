@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.dry_runs_megatron import Judged, errors, judged, rows_with_peaks, section
 from benchmarks.published.runs import RunReader, read_models, read_rows
+from benchmarks.published_data import published
 from planner.answer.estimate import make_estimate
 from planner.ask.question import Request
 from planner.catalog.load_stacks import load_stack
@@ -32,7 +32,6 @@ from tests.dryrun.steps import held
 from tests.problems import dense_model, moe_model
 
 HOPPER, LIMIT, SEQ = (9, 0), 2**50, 512
-MEASURED = Path(__file__).parents[3] / "shared" / "data" / "measured"
 HIDDEN, HEADS, KV_HEADS, FFN, VOCAB = 256, 8, 2, 512, 1024
 
 
@@ -255,13 +254,11 @@ def test_a_question_about_megatron_is_answered_by_rank() -> None:
 
 @pytest.mark.slow
 @runs
-@pytest.mark.skipif(not MEASURED.exists(), reason="the published runs lie outside the repository")
 def test_published_peaks_are_met() -> None:
     """A dense model on 2 and a mixture on 1 pipeline rank, with Transformer Engine."""
-    reader = RunReader(read_models(MEASURED / "models.json"))
-    rows = [
-        row for row in rows_with_peaks(read_rows(MEASURED / "runs.csv")) if row["source"] == "simumax_b200"
-    ]
+    reader = RunReader(read_models(published("measured/models.json")))
+    runs_with_peaks = rows_with_peaks(read_rows(published("measured/runs.csv")))
+    rows = [row for row in runs_with_peaks if row["source"] == "simumax_b200"]
     found = [judged(rows[index], reader.read(rows[index])) for index in (0, 4)]
     assert abs(errors(found, "allocated", "measured_allocated")).max() < 0.001
     assert abs(errors(found, "reserved", "measured_reserved")).max() < 0.03

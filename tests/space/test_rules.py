@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.space.legality import explain_config
+from planner.space.legality import are_legal, explain_config
 from planner.space.rules import RULES
 from planner.spec.config import (
     AXES,
@@ -19,6 +19,7 @@ from planner.spec.config import (
     Recompute,
     Schedule,
 )
+from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.residual import AttentionResiduals
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, Stack
@@ -67,6 +68,7 @@ UNPADDED = replace(
     model=dense_model(vocab=32001),
 )
 ANY = on(limited(schedules=SCHEDULE_LABELS))
+SHARED = replace(DENSE, cluster=replace(DENSE.cluster, accelerator=load_accelerator("gb10")))
 FULL = {"recompute": int(Recompute.FULL)}
 
 # rule -> (problem, what differs from the legal configuration, words of the explanation)
@@ -137,6 +139,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("schedule=dualpipe", "pp=2", "micro-batches=2"),
     ),
     "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=optimizer+params")),
+    "offload-apart": (SHARED, {"offload": 1}, ("memory of gb10 is its host's", "offload=optimizer")),
     "zero-supported": (DENSE, {"zero": 3}, ("ZeRO 0 or 1; zero=3", "pp=2")),
     "cp-kind-supported": (
         on(load_stack("torchtitan-2026")),
@@ -259,6 +262,10 @@ def test_a_rule_judges_a_row_as_in_a_table() -> None:
         together = rule.legal(broken.columns, MOE)
         alone = [bool(rule.legal(broken.take(slice(i, i + 1)).columns, MOE)[0]) for i in range(len(broken))]
         assert together.tolist() == alone, rule.id
+    few = broken.take(slice(None, None, 5))
+    told = [not explain_config(few.row(i), MOE, RULES) for i in range(len(few))]
+    assert are_legal(few, MOE, RULES).tolist() == told
+    assert 0 < sum(told) < len(told)
 
 
 def test_the_layers_may_be_uneven_unless_the_stack_deals_them_evenly() -> None:

@@ -44,7 +44,7 @@ def test_unknown_recipes_are_refused() -> None:
         ("a100-sxm-80g", Precision.FP8, False),
         ("mi355x", Precision.NVFP4, False),
         ("b200", Precision.NVFP4, True),
-        ("rtx-pro-6000", Precision.FP8, True),
+        ("rtx-pro-6000-server", Precision.FP8, True),
         ("rtx4090", Precision.FP8_CS, True),
         ("rtx4090", Precision.FP8_MX, False),
         ("l40s", Precision.NVFP4, False),
@@ -80,24 +80,26 @@ def test_transformer_engine_lacks_recipes_on_workstation_blackwell(
     with pytest.raises(UnsupportedError, match="compute capability 12"):
         require_recipe(load_stack(stack), chip, precision)
     with pytest.raises(UnsupportedError, match="Transformer Engine"):
-        require_recipe(load_stack(stack), load_accelerator("rtx-pro-6000"), precision)
+        require_recipe(load_stack(stack), load_accelerator("rtx-pro-6000-server"), precision)
 
 
 def test_a_peak_that_the_catalog_lacks_is_not_said_to_be_the_devices() -> None:
-    chip = replace(load_accelerator("rtx-pro-6000"), peak=((Dtype.BF16, 5e14),))
+    chip = replace(load_accelerator("rtx-pro-6000-server"), peak=((Dtype.BF16, 5e14),))
     with pytest.raises(UnsupportedError, match="its peak in fp8 is not known; known are bf16"):
         chip.require(Precision.FP8)
 
 
 def test_blocks_are_not_advised_away_to_mxfp8_where_it_is_refused() -> None:
     stack, model, blocks = load_stack("megatron-2026"), load_model("llama-3.1-8b"), Precision.FP8_BLOCKWISE
-    for chip, advised in (("b200", True), ("rtx-pro-6000", False)):
+    for chip, advised in (("b200", True), ("rtx-pro-6000-server", False)):
         (said,) = texts(missing_kernels(stack, model, load_accelerator(chip), blocks))
         assert ("prefers fp8_mx" in said) is advised
 
 
 def test_workstation_blackwell_is_faster_in_8_bits() -> None:
     """Its kernels were timed in 8 bits: 0.73 of twice the peak, where bf16 reaches 0.80."""
-    asked = Request("llama-3.1-8b", "1x8 rtx-pro-6000", seq_len=4096, global_batch="64", set={"pp": (2,)})
+    asked = Request(
+        "llama-3.1-8b", "1x8 rtx-pro-6000-server", seq_len=4096, global_batch="64", set={"pp": (2,)}
+    )
     wide, narrow = (make_estimate(replace(asked, precision=name)).choices[0] for name in ("bf16", "fp8_cs"))
     assert narrow.time["gemm"] < 0.75 * wide.time["gemm"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of, reported_ratio
+from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of
 from planner.cost.mfu import MfuConvention
 from planner.spec.findings import Finding, finding
 
@@ -42,7 +42,7 @@ class Contradiction:
 
 def contradiction(part: Evidence) -> Contradiction | None:
     """What is contradicted where no way of counting makes the reported rate the step time's."""
-    ratio = reported_ratio(part)
+    ratio = part.reported_ratio
     if ratio is None or 1 / MOST_BETWEEN <= ratio <= MOST_BETWEEN:
         return None
     seen, peak = part.seen, peak_of(part.seen)
@@ -59,7 +59,7 @@ def contradiction(part: Evidence) -> Contradiction | None:
 def counted_otherwise(part: Evidence) -> Finding | None:
     """What there is to say of a reported FLOP rate that is not the step time's; none where it is, or is of another
     run."""
-    ratio = reported_ratio(part)
+    ratio = part.reported_ratio
     if part.flops is None or ratio is None or abs(ratio - 1) <= SAME or contradiction(part) is not None:
         return None
     full, half = (

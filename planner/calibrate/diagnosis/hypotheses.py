@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
@@ -39,6 +40,21 @@ class Evidence:
     flops: float | None = None
     width: float | None = None
 
+    @cached_property
+    def reported_ratio(self) -> float | None:
+        """The rate a log reports over the one its step time means, counted as logs of its stack do [1]."""
+        meant = model_flops(self.seen) / self.seen.seconds
+        if self.flops is not None:
+            return self.flops / meant
+        return self.mfu * peak_of(self.seen) / meant if self.mfu is not None else None
+
+    @cached_property
+    def conventions(self) -> tuple[float, ...]:
+        """FLOPs as frameworks count them, attention in full or by half, over those of the stack's own log [1]."""
+        usual = model_flops(self.seen)
+        known = (MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF, MfuConvention.TORCHTITAN)
+        return tuple(model_flops(self.seen, kind) / usual for kind in known)
+
 
 @dataclass(frozen=True)
 class Explained:
@@ -54,16 +70,25 @@ class Costs:
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], Told | None] = {}
+        self._can_be: dict[tuple[int, str], bool] = {}
 
     def told(self, index: int, parts: Parts, seen: Observation, usual: Told) -> Told | None:
         """Run `index` under some causes; None where one of these cannot be."""
-        stretch = math.prod(s for cause, s in parts if cause.stretch and cause.needs(seen))
-        changes = [(c, s) for c, s in parts if not (c.stretch or c.reported) and c.needs(seen)]
+        parts = tuple((cause, severity) for cause, severity in parts if self._needs(index, cause, seen))
+        stretch = math.prod(severity for cause, severity in parts if cause.stretch)
+        changes = [(c, s) for c, s in parts if not (c.stretch or c.reported)]
         key = (index, *((cause.name, severity) for cause, severity in changes))
         if key not in self._found:
             self._found[key] = self._changed(changes, seen) if changes else usual
         told = self._found[key]
         return told and Told(told.seconds * stretch, told.memory, told.device)
+
+    def _needs(self, index: int, cause: Cause, seen: Observation) -> bool:
+        """Can run `index` have a cause? Asked once, as it may take a prediction."""
+        key = index, cause.name
+        if key not in self._can_be:
+            self._can_be[key] = cause.needs(seen)
+        return self._can_be[key]
 
     @staticmethod
     def _changed(changes: Sequence[tuple[Cause, float]], seen: Observation) -> Told | None:
@@ -97,11 +122,9 @@ def likelihood(part: Evidence, told: Told, usual: Told, reported: float) -> floa
     room = max(part.seen.problem.cluster.accelerator.memory, usual.device)
     if told.device > room:
         total += _student(math.log(told.device / room), error) - _student(0.0, error)
-    rate = reported_ratio(part)
+    rate = part.reported_ratio
     if rate is not None:
-        total += max(
-            _student(math.log(rate / (reported * share)), _REPORTED) for share in _conventions(part.seen)
-        )
+        total += max(_student(math.log(rate / (reported * share)), _REPORTED) for share in part.conventions)
     return total
 
 
@@ -112,7 +135,7 @@ def best_likelihood(evidence: Sequence[Evidence]) -> float:
         error = max(part.seen.problem.stack.overhead.error, _LEAST_MEMORY_WIDTH)
         total += _student(0.0, width_of(part))
         total += _student(0.0, error) if part.memory is not None else 0.0
-        total += _student(0.0, _REPORTED) if reported_ratio(part) is not None else 0.0
+        total += _student(0.0, _REPORTED) if part.reported_ratio is not None else 0.0
     return total
 
 
@@ -128,14 +151,6 @@ def with_widths(evidence: Sequence[Evidence]) -> list[Evidence]:
 def width_of(part: Evidence) -> float:
     """Width of a run's error around its prediction [log]: 80 % lie within the stack's band."""
     return part.width or max(math.log1p(band_of(part.seen.problem)) / HOLDS_80, _LEAST_WIDTH)
-
-
-def reported_ratio(part: Evidence) -> float | None:
-    """The rate a log reports over the one its step time means, counted as logs of its stack do [1]."""
-    meant = model_flops(part.seen) / part.seen.seconds
-    if part.flops is not None:
-        return part.flops / meant
-    return part.mfu * peak_of(part.seen) / meant if part.mfu is not None else None
 
 
 def model_flops(seen: Observation, convention: MfuConvention | None = None) -> float:
@@ -163,13 +178,6 @@ def peak_of(seen: Observation) -> float:
     """Dense peak of the job's number format [FLOP/s]."""
     problem = seen.problem
     return problem.cluster.accelerator.peak_flops(RECIPES[problem.job.precision].gemm)
-
-
-def _conventions(seen: Observation) -> tuple[float, ...]:
-    """FLOPs as frameworks count them, attention in full or by half, over those of the stack's own log [1]."""
-    usual = model_flops(seen)
-    known = (MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF, MfuConvention.TORCHTITAN)
-    return tuple(model_flops(seen, kind) / usual for kind in known)
 
 
 def _student(error: float, width: float) -> float:

@@ -64,18 +64,19 @@ def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence
     node returns the node.
     """
     columns = np.broadcast_arrays(*[np.asarray(p, dtype=np.float64) for p in points])
-    strides = np.cumprod([1, *values.shape[:0:-1]])[::-1]
+    stride = values.size
     first: Any = 0  # the low corner of every point's cell in the flat table
     corners: list[int] = [0]  # offsets of the others, the last axis varying fastest
     shares: list[FloatArray] = []
-    for axis, x, stride in zip(axes, columns, strides, strict=True):
+    for axis, x in zip(axes, columns, strict=True):
+        stride //= len(axis)
         if len(axis) > 1:
-            low = np.minimum(np.maximum(np.searchsorted(axis, x, side="right") - 1, 0), len(axis) - 2)
+            low = np.minimum(np.maximum(axis.searchsorted(x, side="right") - 1, 0), len(axis) - 2)
             start = axis[low]
             share = (x - start) / (axis[low + 1] - start)
             shares.append(np.minimum(np.maximum(share, 0.0), 1.0))
             first = first + low * stride
-            corners = [offset + step for offset in corners for step in (0, int(stride))]
+            corners = [offset + step for offset in corners for step in (0, stride)]
     flat = values.ravel()
     found = [flat[first + offset] for offset in corners]
     for share in reversed(shares):

@@ -86,8 +86,10 @@ def casts_of(problem: Problem) -> Casts | None:
 # Over other products of its stacks on Blackwell: torch._grouped_mm in bf16 takes 1.36 times the products of the tables
 # on B200 (1.18 to 1.66; 20 forward and backward passes that torchao's prototype/moe_training/README.md has had since
 # 0.13) and 1.15 on H100 (1.10 to 1.20; torchao pull requests 2490, 2756), over the 1.1 of all; its mxfp8 takes 0.87 to
-# 1.2 there (the same README).
+# 1.2 there (the same README). It has a kernel there since PyTorch 2.9 (pytorch/pytorch#156202), none on compute
+# capability 12 (#184334).
 TORCH_GROUPED: Final = 1.2
+_TORCH_GROUPED_FROM: Final = "2025-10"
 
 
 class ProductModel:
@@ -145,8 +147,10 @@ class ProductModel:
     def _grouped_factor(self, form: Dtype) -> float:
         """Time of a grouped product of this format over that of the stack's others [1]."""
         stack, device = self.rates.problem.stack, self.rates.problem.cluster.accelerator
-        own = stack.engine.groups_by_torch and form in HALF and device.architecture is Architecture.BLACKWELL
-        return stack.compute.grouped_gemm * (TORCH_GROUPED if own else 1.0)
+        has = stack.released >= _TORCH_GROUPED_FROM and device.instructions is Architecture.BLACKWELL
+        # experts that are launched one by one run one after the other, in products that are not grouped
+        own = stack.engine.groups_by_torch and not stack.host.expert_launch and form in HALF
+        return stack.compute.grouped_gemm * (TORCH_GROUPED if has and own else 1.0)
 
     def _multiplies_rows_slowly(self) -> bool:
         """Do products whose operands have a scale a row run slower than those of one a tensor? On Hopper."""

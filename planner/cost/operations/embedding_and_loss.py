@@ -7,6 +7,7 @@ Single operations of PyTorch are counted in transformers (loss/loss_utils.py For
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from planner.spec.stack.time import Kernels
 CAP_PASSES = 13.0
 
 
+@lru_cache(maxsize=64)
 def operations(model: ModelSpec) -> tuple[Operation, ...]:
     """What stands outside the layers, without those that have neither products nor parameters.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,12 +108,13 @@ class Weights:
 
     @property
     def total(self) -> int:
-        return sum(getattr(self, bucket.name) for bucket in fields(self))
+        return sum(getattr(self, bucket) for bucket in _BUCKETS)
 
     def __add__(self, other: Weights) -> Weights:
-        return Weights(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Weights(*(getattr(self, bucket) + getattr(other, bucket) for bucket in _BUCKETS))
 
 
+_BUCKETS: Final = tuple(bucket.name for bucket in fields(Weights))
 NO_PARAMETERS = Weights()
 
 

@@ -188,6 +188,7 @@ class AcceleratorSpec(FileModel):
     scale_up: ScaleUpLinkSpec
     pcie_bandwidth: Bandwidth
     host_bandwidth: Bandwidth | None = None
+    host_memory_shared: Annotated[bool, Field(strict=True)] = False
     host: HostProcessor | None = None
     integrated_nics: bool = False
     tdp: Power | None = None
@@ -238,8 +239,9 @@ class Accelerator:
     `pair_bandwidth`: what one pair of devices gets inside the scale-up domain (None: all of it, a switch). `torus`: the
     largest slice of devices that are linked to their neighbours alone.
     `host_bandwidth`: to the memory of its host where that is not on PCIe, a device's share of a link that several have
-    (None: PCIe's). `host`: the processor that launches its kernels (None: x86). `integrated_nics`: the network ports
-    sit on the chip, so that PCIe does not limit them.
+    (None: PCIe's). `host_memory_shared`: its memory is its host's, so that nothing leaves it for there. `host`: the
+    processor that launches its kernels (None: x86). `integrated_nics`: the network ports sit on the chip, so that PCIe
+    does not limit them.
     """
 
     name: str
@@ -261,6 +263,7 @@ class Accelerator:
     pair_bandwidth: float | None = None
     torus: Torus | None = None
     host_bandwidth: float | None = None
+    host_memory_shared: bool = False
     host: HostProcessor | None = None
     integrated_nics: bool = False
     typical_node: TypicalNode | None = None
@@ -327,6 +330,7 @@ def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
         scale_up_bandwidth=spec.scale_up.bandwidth,
         pcie_bandwidth=spec.pcie_bandwidth,
         host_bandwidth=spec.host_bandwidth,
+        host_memory_shared=spec.host_memory_shared,
         host=spec.host,
         tdp=spec.tdp,
         compute_capability=spec.compute_capability,

@@ -186,6 +186,8 @@ def _unverified(accelerator: Accelerator) -> tuple[str, ...]:
 def typical_domain(accelerator: Accelerator, devices_per_node: int) -> int:
     """Devices in one scale-up domain when nodes hold `devices_per_node` of them."""
     node, domain = accelerator.typical_node, accelerator.scale_up_domain
+    if accelerator.scale_up_kind is LinkKind.PCIE:  # which joins a node, whatever its size
+        return devices_per_node
     spans_nodes = node is not None and domain > node.accelerators
     return (
         domain

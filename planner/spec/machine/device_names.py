@@ -23,14 +23,16 @@ _SAYS_NOTHING: Final = re.compile(
 )
 _MEMORY: Final = re.compile(r"(?<![\w.])(\d{1,4})\s?g(?:i?b)?(?!\w)")
 _BETWEEN: Final = re.compile(r"[\s_\-/()]+")
-_SOCKET: Final = re.compile(r"sxm\d")  # SXM4 of A100, SXM5 of H100: one of them a device
+_SOCKET: Final = re.compile(
+    r"sxm[0-24-9]"
+)  # SXM4 of A100, SXM5 of H100: one of them a device; of V100 there are two
 
 
 class DeviceName(NamedTuple):
-    """A name without what tells no two devices apart. `memory`: what it says of it [GiB], 0 where nothing."""
+    """A name without what tells no two devices apart. `memory`: what it says of it [GiB], None where nothing."""
 
     text: str
-    memory: int = 0
+    memory: int | None = None
 
 
 class Named(NamedTuple):
@@ -43,31 +45,37 @@ class Named(NamedTuple):
 
 def device_name(text: str) -> DeviceName:
     """What a text says of a device."""
-    text = text.lower()
-    memory = _MEMORY.search(" ".join(_BETWEEN.split(text)))
-    words = [_SOCKET.sub("sxm", word) for word in _BETWEEN.split(_MEMORY.sub(" ", _BETWEEN.sub(" ", text)))]
-    return DeviceName(
-        "".join(word for word in words if not _SAYS_NOTHING.fullmatch(word)), int(memory[1]) if memory else 0
-    )
+    text = " ".join(_BETWEEN.split(text.lower()))
+    memories = {int(found) for found in _MEMORY.findall(text)}
+    if len(memories) == 1:  # who says two says none that a device has
+        text = _MEMORY.sub(" ", text)
+    words = [_SOCKET.sub("sxm", word) for word in text.split()]
+    plain = "".join(word for word in words if not _SAYS_NOTHING.fullmatch(word))
+    return DeviceName(plain, memories.pop() if len(memories) == 1 else None)
 
 
-def resolve(text: str, known: Iterable[Named]) -> str | None:
-    """The one device that a text names: that which bears the name as it is, or else the only one that bears it and has
-    the memory, where that is said; None where there is none or several are."""
+def called(text: str, known: Iterable[Named]) -> list[str]:
+    """The devices that a text names: those which bear the name as it is, or else which bear it and have the memory,
+    where that is said."""
     asked = device_name(text)
     alike = [device for device in known if any(name.text == asked.text for name in device.names)]
-    if not alike or not asked.text:
-        return None
+    if not asked.text:
+        return []
     found = [device for device in alike if asked in device.names] or [
-        device for device in alike if asked.memory in (0, round(device.memory / GIB))
+        device for device in alike if asked.memory in (None, round(device.memory / GIB))
     ]
-    return found[0].name if len(found) == 1 else None
+    return [device.name for device in found]
 
 
 def nearest(text: str, known: Iterable[Named]) -> list[str]:
-    """The devices of which one name is most like a text, nearest first; none where no name is like it."""
-    called: dict[str, list[str]] = {}
-    for name, device in sorted((name, each.name) for each in known for name in each.names):
-        called.setdefault(name.text, []).append(device)  # what bears it without memory stands first
-    close = difflib.get_close_matches(device_name(text).text, called, n=5)
-    return list(dict.fromkeys(device for name in close for device in called[name]))[:5]
+    """The devices of which one name begins with a text or is most like it, nearest first; none where none is."""
+    bearers: dict[str, list[str]] = {}
+    for name, device in sorted(
+        ((name, each.name) for each in known for name in each.names),
+        key=lambda pair: (pair[0].text, pair[0].memory or 0, pair[1]),
+    ):
+        bearers.setdefault(name.text, []).append(device)  # what bears it without memory stands first
+    asked = device_name(text).text
+    longer = [name for name in bearers if asked and name.startswith(asked)]
+    close = [*sorted(longer, key=len), *difflib.get_close_matches(asked, bearers, n=5)]
+    return list(dict.fromkeys(device for name in close for device in bearers[name]))[:7]

@@ -13,7 +13,7 @@ Left out: anything about switches; it means one non-blocking fabric.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,11 +34,22 @@ _CHIP: Final = (
 )
 _MEMORY: Final = r"\d+\s*[Gg][Ii]?[Bb]?\s*$"  # "4090 48gb" is a device, not 4,090 of them
 _NETWORK: Final = r"(?:\s+(?P<speed>\d{1,5}(?:\.\d{1,3})?)[Gg]-(?P<fabric>[A-Za-z]+))?"
-_COUNT_FIRST: Final = re.compile(
-    rf"(?:(?P<nodes>\d+){_TIMES})?(?P<devices>\d+)(?:{_TIMES}|\s+){_CHIP}{_NETWORK}"
+# "2x3080 ti" is 2 nodes of 3,080 devices, or 2 of one whose name begins with digits; "2 xeon" 2 of eon, or of xeon; the
+# x of a count last stands after a space or a digit, so that the one of RTX is none
+_READINGS: Final = tuple(
+    re.compile(rf"{counts}{_NETWORK}")
+    for counts in (
+        *(
+            rf"{nodes}(?P<devices>\d+){between}{_CHIP}"
+            for nodes in (rf"(?P<nodes>\d+){_TIMES}", "(?P<nodes>)")
+            for between in (_TIMES, r"\s+")
+        ),
+        rf"(?P<nodes>){_CHIP}(?:\s+|(?<=\d))[xX×*]\s*(?P<devices>\d+)",
+    )
 )
-# the x after a space or a digit, so that the one of RTX is none
-_CHIP_FIRST: Final = re.compile(rf"(?P<nodes>)?{_CHIP}(?:\s+|(?<=\d))[xX×*]\s*(?P<devices>\d+){_NETWORK}")
+_PATH: Final = re.compile(
+    r"\.ya?ml\s*$|(?<!\s)[/\\]|[/\\](?!\s)", re.IGNORECASE
+)  # "MI250X / MI250" is a device
 _SHORT_KINDS: Final[Mapping[str, LinkKind]] = {
     "ib": LinkKind.INFINIBAND,
     "roce": LinkKind.ROCE,
@@ -67,18 +78,26 @@ class Shorthand:
         return "" if self.speed is None else f"{self.speed * 8e-9:g}G-{short}"
 
 
+def looks_like_path(text: str) -> bool:
+    """Whether `text` can only be meant as a file: it ends as YAML's do, or holds a separator of folders."""
+    return _PATH.search(text) is not None
+
+
 def looks_like_shorthand(text: str) -> bool:
     """Whether `text` can only be meant as a shorthand: a count first, then more words, or `x` and a count last."""
-    return (
-        re.match(rf"\s*[+-]?\d+({_TIMES}\S|\s+(?!{_MEMORY})\S)|.*(\s|\d)[xX×*]\s*\d+(\s|$)", text) is not None
-    )
+    counted = rf"\s*[+-]?\d+({_TIMES}\S|\s+(?!{_MEMORY})\S)|.*(\s|\d)[xX×*]\s*\d+(\s|$)"
+    return not looks_like_path(text) and re.match(counted, text) is not None
 
 
-def parse_shorthand(text: str) -> Shorthand:
-    """Read the shorthand above. Raises `InputError` that shows the grammar."""
-    match = _COUNT_FIRST.fullmatch(text.strip()) or _CHIP_FIRST.fullmatch(text.strip())
-    if match is None:
+def readings(text: str) -> Iterator[Shorthand]:
+    """Every way to read the shorthand above, at least one. Raises `InputError` that shows the grammar."""
+    found = [match for reading in _READINGS if (match := reading.fullmatch(text.strip()))]
+    if not found:
         raise InputError("a cluster shorthand must follow its grammar", repr(text), GRAMMAR)
+    return (_shorthand(match, text) for match in found)
+
+
+def _shorthand(match: re.Match[str], text: str) -> Shorthand:
     fabric = match["fabric"]
     if fabric is not None and fabric.lower() not in _SHORT_KINDS:
         raise InputError(

@@ -6,7 +6,6 @@ and accelerators that touches files. Left out: downloading anything, and probing
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from planner.errors import (
     FileInputError,
     InputError,
     UnknownNameError,
+    alike_names,
     field_given,
     field_must,
     nearest_names,
@@ -30,14 +30,21 @@ from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_s
 from planner.spec.machine.architecture import ANY_DEVICE, GPU
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError
-from planner.spec.machine.device_names import Named, device_name, nearest, resolve
-from planner.spec.machine.fabric_text import FORM, GRAMMAR, looks_like_shorthand, parse_shorthand
+from planner.spec.machine.device_names import Named, called, device_name, nearest
+from planner.spec.machine.fabric_text import (
+    FORM,
+    GRAMMAR,
+    Shorthand,
+    looks_like_path,
+    looks_like_shorthand,
+    readings,
+)
 from planner.units import parse_quantity
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _ACCELERATORS = _PACKAGE / "catalog" / "accelerators"
 _INSTANCES = _PACKAGE / "catalog" / "instances.yaml"
-_YAML = (".yaml", ".yml")
+_CALLED_SO = "All of them are called so"
 _SAFE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # in the installed package; in a source checkout the folder lies beside the package
 _CLUSTERS = next(
@@ -150,8 +157,8 @@ def _devices() -> tuple[Named, ...]:
 def _find_accelerator(name: str) -> Path | None:
     """The file of the accelerator that a name means, where it means one."""
     direct = _direct(_ACCELERATORS, name)
-    found = None if direct else resolve(name[:100], _devices())
-    return _ACCELERATORS / f"{found}.yaml" if found else direct
+    found = [] if direct else called(name, _devices())
+    return _ACCELERATORS / f"{found[0]}.yaml" if len(found) == 1 else direct
 
 
 @lru_cache(maxsize=1)
@@ -196,9 +203,12 @@ def load_accelerator(name: str) -> Accelerator:
     return accelerator_from_spec(_read_spec(path, AcceleratorSpec))
 
 
-def _unknown_device(name: str, hint: str = "") -> UnknownNameError:
-    near = nearest(name[:100], _devices()) or accelerator_names()
-    return UnknownNameError("accelerator", name[:100], near, hint)
+def _unknown_device(name: str) -> UnknownNameError:
+    several = called(name, _devices())
+    near = several or nearest(name[:100], _devices())
+    return UnknownNameError(
+        "accelerator", name[:100], accelerator_names(), _CALLED_SO if several else "", near
+    )
 
 
 def noun_of(accelerators: Iterable[str]) -> str:
@@ -223,9 +233,12 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
 
 
 def _unknown(text: str) -> UnknownNameError:
-    text, known = text[:100], [*_clusters(), *accelerator_names()]
-    near = [*nearest(text, _devices()), *nearest_names(text, known)][:5]
-    return UnknownNameError("cluster", text, near, f"Or give a YAML file, or {FORM}")
+    if called(text, _devices()):
+        return _unknown_device(text)
+    text, machines = text[:100], (machine["name"] for machine in _instances().values())
+    known = [*_clusters(), *accelerator_names(), *machines]
+    near = list(dict.fromkeys([*nearest(text, _devices()), *alike_names(text, known)]))[:7]
+    return UnknownNameError("cluster", text, known, f"Or give a YAML file, or {FORM}", near)
 
 
 def _shipped(text: str) -> tuple[ClusterSpec, str] | None:
@@ -236,7 +249,8 @@ def _shipped(text: str) -> tuple[ClusterSpec, str] | None:
     machine = _folded(text).removeprefix("standard-")
     if machine in _instances():
         return _checked(_instance(_instances()[machine]), str(_INSTANCES), ClusterSpec), str(_INSTANCES)
-    if looks_like_shorthand(text) or text.endswith(_YAML):
+    counted = looks_like_shorthand(text) and not text.lstrip()[:4].isdigit()  # "3080 ti" may be both
+    if counted or looks_like_path(text):
         return None
     device = _find_accelerator(text)
     if device is None:
@@ -289,7 +303,7 @@ def accelerator_of(text: str) -> str:
         return load_accelerator(spec.accelerator).name
     if not looks_like_shorthand(text):
         raise _unknown(text)
-    return accelerator_of(parse_shorthand(text).accelerator)
+    return accelerator_of(_shorthand(text).accelerator)
 
 
 def names_no_file(text: str) -> bool:
@@ -299,8 +313,7 @@ def names_no_file(text: str) -> bool:
 
 def _is_file(text: str) -> bool:
     """Is it meant as a path?"""
-    named = text.endswith(_YAML) or "/" in text or os.sep in text
-    return named or (bool(text.strip()) and _exists(text))
+    return looks_like_path(text) or (bool(text.strip()) and _exists(text))
 
 
 def _exists(text: str) -> bool:
@@ -323,28 +336,49 @@ def _built(spec: ClusterSpec, file: str, gpus: int | None) -> Cluster:
     return cluster_from_spec(spec, accelerator, gpus)
 
 
-def _load_shorthand(text: str, gpus: int | None) -> Cluster:
-    said = parse_shorthand(text)
-    device = _find_accelerator(said.accelerator)
-    machine = None if device or said.nodes or said.speed else _shipped(said.accelerator)
-    if machine is not None and machine[0].nodes == "any":
-        whole = _built(*machine, said.devices * machine[0].node.accelerators)
-        return whole if gpus is None else whole.with_devices(gpus)
-    if device is None:
-        raise _unknown_device(said.accelerator, f"Or {GRAMMAR}")
-    accelerator = load_accelerator(device.stem)
+def _shorthand(text: str) -> Shorthand:
+    """What a shorthand says: the first way to read it whose device is known, else that of the longest name."""
+    said = list(readings(text))
+    known = (one for one in said if _find_accelerator(one.accelerator) or _machine(one))
+    return next(known, max(said, key=lambda one: len(one.accelerator)))
+
+
+def _machine(said: Shorthand) -> tuple[ClusterSpec, str] | None:
+    """The node type that a shorthand counts, and its file; None where it counts devices."""
+    shipped = None if said.nodes or said.speed else _shipped(said.accelerator)
+    return shipped if shipped and shipped[0].nodes == "any" else None
+
+
+def _nodes_of(said: Shorthand, accelerator: Accelerator) -> tuple[int, int]:
+    """Nodes, and devices of each: a count alone is of a usual node's devices, or of all of several such nodes."""
     node = accelerator.typical_node
     usual = node.accelerators if node else 8
     most = 2 * max(8, usual)
-    # a count alone is of a node's devices, or of so many as several usual nodes have
-    whole_nodes = not said.nodes and said.devices > usual and said.devices % usual == 0
-    nodes, per_node = (said.devices // usual, usual) if whole_nodes else (said.nodes or 1, said.devices)
-    if per_node > most:
-        raise InputError(
-            f"a node of {accelerator.name} must hold at most {most} devices",
-            repr(text),
-            f"write nodes x devices, such as '{-(-nodes * per_node // usual)}x{usual} {said.accelerator} 400G-ib'",
-        )
+    if said.nodes and said.devices <= most:
+        return said.nodes, said.devices
+    if not said.nodes and said.devices <= usual:
+        return 1, said.devices
+    if not said.nodes and said.devices % usual == 0:
+        return said.devices // usual, usual
+    whole = -(-max(1, said.nodes) * said.devices // usual)
+    raise InputError(
+        f"a node of {accelerator.name} usually holds {usual} devices, so a count above it must be of whole nodes",
+        str(said.devices),
+        f"write nodes x devices, such as '{whole}x{usual} {said.accelerator} 400G-ib', at most {most} in a node",
+    )
+
+
+def _load_shorthand(text: str, gpus: int | None) -> Cluster:
+    said = _shorthand(text)
+    device = _find_accelerator(said.accelerator)
+    machine = None if device else _machine(said)
+    if machine is not None:
+        whole = _built(*machine, said.devices * machine[0].node.accelerators)
+        return whole if gpus is None else whole.with_devices(gpus)
+    if device is None:
+        raise _unknown(said.accelerator)
+    accelerator = load_accelerator(device.stem)
+    nodes, per_node = _nodes_of(said, accelerator)
     whole = assemble_cluster(
         accelerator,
         nodes * per_node,

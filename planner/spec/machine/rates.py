@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,11 @@ from planner.spec.precision import Dtype, Precision
 
 FloatArray = NDArray[np.float64]
 GemmKey = Dtype | Precision
+# What kernels reach at most where power does not limit them [1]: RTX PRO 6000, the plateau of its tables over the best
+# of PyTorch's squares (zzc0721/torch-performance-test-data@9d82827), 401 of 418 TFLOP/s. A card that adds fp32 at half
+# rate has power to spare; the three large squares of one RTX 4090 that are known are 0.92 to 0.97 of its peak
+# (tests/cost/device/test_kernels.py).
+UNLIMITED_PLATEAU: Final = 0.96
 
 
 def under_load(burst: FloatArray, plateau: float, fraction: float) -> FloatArray:

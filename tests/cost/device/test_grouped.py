@@ -16,19 +16,24 @@ OWN = TORCH_GROUPED
 
 
 @pytest.mark.parametrize(
-    ("chip", "precision", "slower"),
+    ("chip", "stack", "precision", "slower"),
     [
-        ("b200", Precision.BF16, True),
-        ("gb300", Precision.BF16, True),
-        ("h100", Precision.BF16, False),
-        ("b200", Precision.FP8_MX, False),
+        ("b200", "torchtitan-2026", Precision.BF16, True),
+        ("b200", "transformers-2026", Precision.BF16, True),
+        ("gb300", "torchtitan-2026", Precision.BF16, True),
+        ("h100", "torchtitan-2026", Precision.BF16, False),
+        ("rtx5090", "torchtitan-2026", Precision.BF16, False),  # compute capability 12
+        ("b200", "torchtitan-2026", Precision.FP8_MX, False),
+        ("b200", "transformers-2026+eager-experts", Precision.BF16, False),
+        ("b200", "torchtitan-2024", Precision.BF16, False),  # before PyTorch had it
+        ("b200", "fsdp1-2023", Precision.BF16, False),
     ],
 )
-def test_only_16_bit_products_of_experts_on_blackwell(
-    chip: str, precision: Precision, slower: bool, monkeypatch: pytest.MonkeyPatch
+def test_only_16_bit_products_of_experts_that_torch_groups_on_blackwell(
+    chip: str, stack: str, precision: Precision, slower: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for model in (moe_model(), dense_model()):
-        subject = problem(model, f"1x8 {chip}", precision=precision, stack="torchtitan-2026")
+        subject = problem(model, f"1x8 {chip}", precision=precision, stack=stack)
         of_torch = seconds_of(subject, "gemm", 2)
         with monkeypatch.context() as patch:
             patch.setattr(FullyShard, "groups_by_torch", False)

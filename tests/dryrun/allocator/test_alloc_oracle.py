@@ -6,25 +6,23 @@ import ast
 import bisect
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.published_data import beside
 from planner.dryrun.allocator.replay import replay
 from planner.dryrun.allocator.settings import MIB
 from planner.dryrun.allocator.trace import Trace
 
-ORACLE = Path(__file__).parents[4] / "shared" / "device" / "replay_on_fake_tensors.py"
-pytestmark = pytest.mark.skipif(not ORACLE.exists(), reason="the oracle lies outside the repository")
-
 
 def oracle() -> Callable[[list[tuple[int, int]]], int]:
     """Its function `allocator`, without what else the script imports: events (tag, bytes or 0 for a free) to a peak."""
-    tree = ast.parse(ORACLE.read_text(encoding="utf-8"))
+    script = beside("device/replay_on_fake_tensors.py")
+    tree = ast.parse(script.read_text(encoding="utf-8"))
     kept = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "allocator"]
     names: dict[str, Any] = {"bisect": bisect}
-    exec(compile(ast.Module(kept, []), str(ORACLE), "exec"), names)
+    exec(compile(ast.Module(kept, []), str(script), "exec"), names)
     return names["allocator"]  # type: ignore[no-any-return]
 
 

@@ -1,5 +1,7 @@
 """Do phases of a step take what their operations take on the device and the host?"""
 
+import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -182,10 +184,14 @@ def test_the_second_step_of_a_recording_counts() -> None:
 
 
 def test_a_step_of_ten_thousand_operations_is_timed_at_once() -> None:
-    from time import process_time
-
-    many = [PRODUCT, ATTENTION, COPY] * 3500
-    began = process_time()
-    time_of_operations(many, H100, HOST)
-    assert process_time() - began < 1.0
-    assert np.isfinite(time_of_operations(many, H100, HOST).step)
+    """Counted in calls of Python, which are as many on a busy machine: kernels are costed once for all that are
+    alike."""
+    many, calls = [PRODUCT, ATTENTION, COPY] * 3500, Counter[str]()
+    time_of_operations(many[:3], H100, HOST)  # imports
+    sys.setprofile(lambda frame, event, argument: calls.update([event]))
+    try:
+        found = time_of_operations(many, H100, HOST)
+    finally:
+        sys.setprofile(None)
+    assert calls["call"] < 5 * len(many)
+    assert np.isfinite(found.step)

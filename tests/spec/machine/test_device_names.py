@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InputError, PlannerError, UnknownNameError
-from planner.spec.machine.device_names import DeviceName, device_name
+from planner.report.words import texts
+from planner.spec.machine.device_names import DeviceName, called, device_name
 from planner.spec.machine.load_cluster import (
+    _ACCELERATORS as ACCELERATORS,
+)
+from planner.spec.machine.load_cluster import (
+    _CLUSTERS as CLUSTERS,
+)
+from planner.spec.machine.load_cluster import (
+    _devices,
     accelerator_names,
     accelerator_of,
     load_accelerator,
@@ -70,9 +79,12 @@ WRITTEN = {
     "rtx-pro-6000-workstation": "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
     "rtx2080ti": "NVIDIA GeForce RTX 2080 Ti",
     "rtx3080-12g": "rtx 3080 12gb",
-    "rtx3080ti": "NVIDIA GeForce RTX 3080 Ti",
+    "rtx3080ti": "NVIDIA GeForce RTX 3080 Ti|3080 ti",
+    "rtx4080-super": "4080 super",
+    "rtx4090d": "4090 D",
     "rtx3090": "NVIDIA GeForce RTX 3090|rtx 3090|rtx-3090 24gb|RTX3090|rtx_3090|3090",
-    "rtx4060ti-16g": "NVIDIA GeForce RTX 4060 Ti",
+    "rtx4060ti-16g": "NVIDIA GeForce RTX 4060 Ti 16GB",
+    "rtx4060ti-8g": "rtx 4060 ti 8gb",
     "rtx4070ti-super": "NVIDIA GeForce RTX 4070 Ti SUPER",
     "rtx4090": "NVIDIA GeForce RTX 4090|rtx 4090 24 GB",
     "rtx4090-48g": "4090 48gb|RTX 4090 48G",
@@ -86,6 +98,7 @@ WRITTEN = {
     "v100-pcie-16g": "Tesla V100-PCIE-16GB",
     "v100-sxm2-16g": "Tesla V100-SXM2-16GB",
     "v100-sxm2-32g": "Tesla V100-SXM2-32GB|V100",
+    "v100-sxm3-32g": "Tesla V100-SXM3-32GB",
     "v100s-pcie-32g": "Tesla V100S-PCIE-32GB",
 }
 MACHINES = {  # of clouds: the accelerator, and how many of it
@@ -116,6 +129,73 @@ def test_a_device_is_found_as_people_write_it(text: str, name: str) -> None:
     assert (cluster.accelerator.name, cluster.num_devices) == (name, 2)
     if text != "trn2":  # also a machine, which is named first
         assert accelerator_of(text) == accelerator_of(f"{text} x 2") == name
+
+
+def test_every_name_is_read_however_it_is_spaced_and_counted() -> None:
+    """A number that begins a name is none of a count's, nor an x that ends it."""
+    for device in _devices():
+        document = yaml.safe_load((ACCELERATORS / f"{device.name}.yaml").read_text())
+        for name in (device.name, *document["aliases"]):
+            spaced = re.sub(r"(?<=\d)(?=[a-z])(?!g$)|-", " ", str(name))
+            if called(spaced, _devices()) == [device.name]:
+                for text in (
+                    spaced,
+                    f"2x{spaced}",
+                    f"2x {spaced}",
+                    f"2 {spaced}",
+                    f"{spaced} x 2",
+                    f"1x2 {spaced}",
+                ):
+                    cluster = load_cluster(text, 2) if text == spaced else load_cluster(text)
+                    assert (cluster.accelerator.name, cluster.num_devices) == (device.name, 2), text
+
+
+def test_a_name_of_several_devices_is_refused_with_all_of_them() -> None:
+    """Unless one of them alone has it without a memory, as `h100` has."""
+    shared = {name.text for device in _devices() for name in device.names}
+    several = {text: found for text in shared if len(found := called(text, _devices())) > 1}
+    assert {"rtx4060ti", "rtx5060ti"} <= several.keys()
+    several["NVIDIA RTX PRO 6000"] = [f"rtx-pro-6000-{sort}" for sort in ("max-q", "server", "workstation")]
+    for text, devices in several.items():
+        for written in (text, f"2x{text}"):
+            with pytest.raises(UnknownNameError) as caught:
+                load_cluster(written, 2)
+            assert all(device in str(caught.value) for device in devices)
+
+
+@pytest.mark.parametrize("name", ["8xh100", "mine_2x8 v2", "h100", "4090 x 2", "64x8 h100 400G-ib"])
+def test_the_name_of_a_file_is_never_read_as_a_cluster(name: str, tmp_path: Path) -> None:
+    document = (CLUSTERS / "dgx-h100.yaml").read_text().replace("name: dgx-h100", "name: mine")
+    for path in (tmp_path / f"{name}.yaml", tmp_path / f"{name}.YML", tmp_path / name):
+        path.write_text(document)
+        assert not names_no_file(str(path))
+        assert load_cluster(str(path), 8).name == "mine"
+    assert not names_no_file(f"{name}.yaml")
+    assert not names_no_file(f"./{name}")
+
+
+@given(st.integers(1, 40), st.sampled_from(["h100", "rtx 4090", "gb200", "v100-sxm3"]))
+def test_a_count_is_of_one_node_or_of_whole_ones(count: int, device: str) -> None:
+    node = load_accelerator(device).typical_node
+    usual = node.accelerators if node else 0
+    if count > usual and count % usual:
+        with pytest.raises(InputError, match=f"{-(-count // usual)}x{usual} {device}"):
+            load_cluster(f"{count} {device}")
+        return
+    cluster = load_cluster(f"{count} {device}")
+    assert (cluster.num_devices, cluster.devices_per_node) == (count, min(count, usual))
+    assert not any("bridges" in text for text in texts(cluster.assumed))
+
+
+def test_nearest_names_are_of_clusters_devices_and_machines_alike() -> None:
+    for machine in ("g5.12xlarge", "p4d.24xlarge", "a2-highgpu-8g", "bm.gpu.a100-v2.8"):
+        for text in (f"{machine[:-1]}q", f"3x {machine}q"):
+            with pytest.raises(UnknownNameError, match=re.escape(machine)):
+                load_cluster(text)
+    for nothing in ("qqqq", "2x qqqq"):
+        with pytest.raises(UnknownNameError, match=r"none of \d+ known names is like it") as caught:
+            load_cluster(nothing)
+        assert "did you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", MACHINES)
@@ -206,7 +286,13 @@ def test_words_that_tell_nothing_change_nothing(name: str, form: str) -> None:
 def test_memory_is_read_off_a_name() -> None:
     assert device_name("NVIDIA A100-SXM4-80GB") == DeviceName("a100sxm", 80)
     assert device_name("rtx 4090 24 GB") == device_name("rtx-4090-24g") == DeviceName("rtx4090", 24)
-    assert device_name("mi300x").memory == device_name("g4dn").memory == 0
+    two = {device_name(text).memory for text in ("a100 40gb 80gb", "80g h100 94g")}
+    assert two == {None}  # and their names are nobody's
+    assert device_name("h100 0gb").memory == 0
+    for text in ("a100 40gb 80gb", "h100 0gb", "h100" + " x" * 60 + " 94gb"):
+        with pytest.raises(InputError):
+            load_accelerator(text)
+    assert device_name("mi300x").memory == device_name("g4dn").memory is None
 
 
 def test_every_name_that_is_offered_is_a_cluster() -> None:
