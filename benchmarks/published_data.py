@@ -11,7 +11,6 @@ from typing import Final
 from unittest import SkipTest
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
-INPUTS: Final = DATA.parent / "inputs"
 
 
 class DataAbsentError(FileNotFoundError, SkipTest):
@@ -32,9 +31,7 @@ def published(name: str) -> Path:
 
 def small_input(name: str) -> Path:
     """The small input of that name, made by hand, that planner once misread."""
-    if not INPUTS.is_dir():
-        raise DataAbsentError(f"{name} must lie in ../shared/inputs beside the repository; it is absent")
-    return INPUTS / "logs_and_files" / name
+    return beside(f"inputs/logs_and_files/{name}")
 
 
 def published_cases(name: str) -> list[dict[str, str]]:
