@@ -29,6 +29,11 @@ def published(name: str) -> Path:
     return beside(f"data/{name}")
 
 
+def small_input(name: str) -> Path:
+    """The small input of that name, made by hand, that planner once misread."""
+    return beside(f"inputs/logs_and_files/{name}")
+
+
 def published_cases(name: str) -> list[dict[str, str]]:
     """The rows of a table to make tests of, whose collection must not fail: none where the data are absent."""
     if not DATA.is_dir():

@@ -95,7 +95,7 @@ class UnsupportedError(PlannerError):
 
 
 class NoConfigurationError(PlannerError):
-    """A plan that holds no configuration, because none fits or is legal."""
+    """A plan that holds no configuration that fits, or none at all, because none is legal."""
 
     exit_code = 1
 

@@ -1,7 +1,7 @@
 """How long did a step of the user's own run take, and of which configuration was it?
 
 A run is a log (or a measured time) and the axes that its launcher was given. Left out: formats of logs
-(`log_lines.py`) and what the steps mean (`estimate.py`).
+(`logs/`) and what the steps mean (`estimate.py`).
 """
 
 from __future__ import annotations
@@ -13,25 +13,31 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.answer.estimate import named_config
 from planner.ask.request import Question, check_request, resolve
 from planner.calibrate.binding_rules import impossible
 from planner.calibrate.correction.estimate import Observation
-from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
+from planner.calibrate.logs.formats import LoggedStep
+from planner.calibrate.logs.lines import LogFacts, read_log
 from planner.catalog.load_stacks import default_stack, stack_families
 from planner.dialect import option
 from planner.errors import InputError, UnitError
 from planner.report.words import texts
 from planner.space.restriction import parse_restriction, separate
 from planner.spec.config import ParallelConfig
-from planner.spec.findings import Finding
+from planner.spec.findings import Finding, finding
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.load_cluster import accelerator_of, load_accelerator
 from planner.spec.rule import Problem
 from planner.units import parse_quantity
 
 WARM_UP: Final = 10  # steps at most that are not counted, a fifth of a short log
+_FIRST: Final = 2  # steps that compile and warm up whatever follows
+_LEAST: Final = 5  # steps of a speed that lasts
+_CHANGED: Final = 0.2  # log of the least change of speed that is told
+_VARIES: Final = 0.2  # spread above which steps are said to vary
 _RATE: Final = re.compile(
     r"^(\d[\d,]*(?:\.\d+)?)\s*(k?)\s*tok(?:en)?s?\s*/\s*s(?:ec)?\s*(/\s*(?:gpu|device|chip|tpu|hpu))?$",
     re.IGNORECASE,
@@ -41,56 +47,111 @@ _OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step: the median after warming up, its relative spread (interquartile), steps counted."""
+    """Seconds of a step: the median after warming up, its relative spread (interquartile), steps counted; `findings`:
+    what was left out of a log, and why."""
 
     seconds: float
     spread: float
     steps: int
-    note: str = ""
+    findings: tuple[Finding, ...] = ()
 
 
-def seconds_of(step: LoggedStep, tokens_per_step: float, batch: float, devices: int) -> float | None:
+def seconds_of(step: LoggedStep, problem: Problem, config: ParallelConfig) -> float | None:
     """Seconds of one logged step of a known job."""
-    if step.seconds is not None:
-        return step.seconds
-    if step.tokens_per_device:
-        return tokens_per_step / (step.tokens_per_device * devices)
-    return batch / step.samples if step.samples else None
-
-
-def step_time(facts: LogFacts, problem: Problem) -> StepTime:
-    """The step time that a log shows for a job. Raises `InputError` where log and job contradict each other."""
     job, devices = problem.job, problem.cluster.num_devices
-    _check_batch(facts, problem)
-    times = np.array(
-        [
-            seconds
-            for step in facts.steps
-            if (seconds := seconds_of(step, job.tokens_per_step, job.global_batch, devices)) is not None
-        ]
-    )
-    if not len(times):
+    if step.seconds is not None:
+        return step.seconds * (config.num_microbatches if step.micro else 1)
+    if step.tokens_per_device or step.tokens:
+        return job.tokens_per_step / (step.tokens or (step.tokens_per_device or 1.0) * devices)
+    return job.global_batch / step.samples if step.samples else None
+
+
+def step_time(facts: LogFacts, problem: Problem, config: ParallelConfig) -> StepTime:
+    """The step time that a log shows for a job. Raises `InputError` where log and job contradict each other, and where
+    no step behind the first ones is there."""
+    name = Path(facts.name).name
+    found = list(facts.findings)
+    steps, grown = _of_the_batch(facts, problem, name)
+    found += grown
+    timed = [(step, s) for step in steps if (s := seconds_of(step, problem, config)) is not None]
+    if not timed:
+        given = "; ".join(texts(found)) or "memory or out-of-memory messages only"
         raise InputError(
-            f"{facts.name} must hold step times", "memory or out-of-memory messages only",
-            "planner diagnose explains them; give --measured SECONDS for a step time",
+            f"{name} must hold step times", given,
+            "planner diagnose explains memory messages; give --measured SECONDS for a step time",
+        )  # fmt: skip
+    times = np.array([seconds for _, seconds in timed])
+    numbered = timed[0][0].step is not None
+    if numbered and len(times) <= _FIRST and (timed[-1][0].step or 0) <= _FIRST:
+        raise InputError(
+            f"{name} must hold steps behind the first, which holds compilation and warming up",
+            f"{len(times)} of them alone", "log some more, or give --measured SECONDS for a step time",
         )  # fmt: skip
     skipped = min(WARM_UP, -(-len(times) // 5)) if len(times) > 2 else 0
     counted = times[skipped:]
+    change = _change_of(counted)
+    if change:
+        before, counted = counted[:change], counted[change:]
+        step = timed[skipped + change][0].step
+        found.append(
+            finding(
+                "speed_changed", log=name, before=float(np.median(before)), after=float(np.median(counted)),
+                step=skipped + change + 1 if step is None else step,
+            )
+        )  # fmt: skip
     middle = float(np.median(counted))
     low, high = np.percentile(counted, (25, 75))
-    note = f"{len(counted)} of {len(times)} steps" if skipped else f"{len(counted)} steps"
-    return StepTime(middle, float(high - low) / middle, len(counted), note)
+    spread = float(high - low) / middle
+    if not numbered and len(times) == 1:
+        found.append(finding("average_of_run", log=name))
+    else:
+        of = len(times) if len(counted) < len(times) else None
+        within = {"counted": len(counted), "of": of, "within": spread}
+        found.insert(0, finding("steps_of_log", log=name, framework=facts.framework, **within))
+    if spread > _VARIES:
+        found.append(finding("steps_vary", log=name, by=spread))
+    return StepTime(middle, spread, len(counted), tuple(found))
 
 
-def _check_batch(facts: LogFacts, problem: Problem) -> None:
+def _change_of(times: NDArray[np.float64]) -> int:
+    """Where steps pass to another speed that lasts, so that both parts vary less than they differ; 0: nowhere.
+
+    The place that divides the logarithms into two parts of the least squares; each has a fifth of them and `_LEAST`
+    steps, their medians differ by a fifth, and by three times the spread in either."""
+    n = len(times)
+    least = max(_LEAST, n // 5)
+    if n < 2 * least:
+        return 0
+    log = np.log(times)
+    sums, k = np.cumsum(log), np.arange(1, n)
+    left, right = sums[:-1] / k, (sums[-1] - sums[:-1]) / (n - k)
+    between = k * (n - k) * (left - right) ** 2
+    between[: least - 1] = between[n - least :] = 0.0
+    at = int(between.argmax()) + 1
+    parts = log[:at], log[at:]
+    apart = abs(float(np.median(parts[0]) - np.median(parts[1])))
+    spread = max(float(np.subtract(*np.percentile(part, (75, 25)))) for part in parts)
+    return at if apart > max(_CHANGED, 3 * spread) else 0
+
+
+def _of_the_batch(facts: LogFacts, problem: Problem, name: str) -> tuple[list[LoggedStep], list[Finding]]:
+    """The steps of the job's batch. Raises `InputError` where there are none."""
     job = problem.job
-    logged = {step.batch for step in facts.steps if step.batch}
-    if len(logged) == 1 and (batch := logged.pop()) not in (job.global_batch, job.tokens_per_step):
-        hint = f"give {option('global_batch', f'{batch:.0f}')}"
+    logged = sorted({step.batch for step in facts.steps if step.batch})
+    own = [batch for batch in logged if batch in (job.global_batch, job.tokens_per_step)]
+    if logged and not own:
+        said = " to ".join(f"{batch:,.0f}" for batch in dict.fromkeys((logged[0], logged[-1])))
+        hint = f"give {option('global_batch', f'{logged[-1]:.0f}')}"
         raise InputError(
-            f"the log {facts.name} must be of the configuration given",
-            f"it says a global batch of {batch:.0f} sequences, the configuration {job.global_batch}", hint,
+            f"the log {name} must be of the configuration given",
+            f"it says a global batch of {said} sequences, the configuration {job.global_batch}", hint,
         )  # fmt: skip
+    if len(logged) < 2:
+        return list(facts.steps), []
+    steps = [step for step in facts.steps if step.batch in own]
+    others = [batch for batch in logged if batch not in own]
+    left = len(facts.steps) - len(steps)
+    return steps, [finding("batches_left_out", log=name, batch=own[0], others=others, steps=left)]
 
 
 def parse_run(text: str) -> tuple[str, dict[str, str]]:
@@ -146,11 +207,9 @@ def observe(base: Question, text: str) -> tuple[Observation, tuple[str, ...]]:
         seconds = measured_seconds(source, problem)
         name = f"{seconds:.4g} s measured"
     else:
-        time = step_time(facts, problem)
+        time = step_time(facts, problem, config)
         seconds, name = time.seconds, Path(source).name
-        said.append(f"{name}: {facts.framework}, {time.note}, middle half within {time.spread:.1%}")
-        if time.spread > 0.2:
-            said.append(f"{name}: its steps vary by {time.spread:.0%}; measure when the machine is quiet")
+        said += texts(time.findings)
     devices = f"{problem.cluster.num_devices} {problem.cluster.accelerator.noun}s"
     described = f"{name} ({devices}, {config.describe()})"
     return Observation(described, problem, config, seconds), tuple(said)

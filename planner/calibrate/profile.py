@@ -27,6 +27,7 @@ from planner.cost.device.kernels import (
 from planner.cost.device.rates import HALF
 from planner.cost.network.collectives import CollectiveKind
 from planner.errors import FileInputError, InputError, PlannerError, field_given, field_must
+from planner.spec.load_file import read_text
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.architecture import Architecture
 from planner.spec.machine.rates import KernelRates
@@ -96,12 +97,8 @@ def read_profile(path: Path) -> Profile:
     """The profile in a file. Raises `FileInputError` naming the field."""
     hint = "write one with: planner probe -o profile.json"
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise FileInputError(str(path), "a profile must be smaller than 20 MB", "a larger file", hint)
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileInputError(str(path), "the profile must exist", hint=hint) from None
-    except (OSError, ValueError, RecursionError) as error:
+        document = json.loads(read_text(path, LARGEST_FILE, missing=hint))
+    except (ValueError, RecursionError) as error:
         raise FileInputError(str(path), "must be a JSON file", str(error)[:200], hint) from None
     try:
         return Profile.model_validate(document)

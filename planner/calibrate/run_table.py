@@ -29,6 +29,7 @@ from planner.errors import FileInputError, InputError, PlannerError, UnknownName
 from planner.space.axes import RESTRICTABLE
 from planner.space.restriction import parse_restriction
 from planner.spec.job import FROZEN_BYTES, AdapterTargets, Optimizer
+from planner.spec.load_file import read_text
 from planner.spec.precision import Precision
 
 DOCUMENTED: Final = "docs/own_runs.md"
@@ -172,14 +173,12 @@ def read_run_table(path: Path) -> list[TableRow]:
     return rows
 
 
+_LARGEST_TABLE: Final = 200_000_000  # bytes
+
+
 def _lines(path: Path) -> list[list[str]]:
     """The lines of a CSV file, empty ones left out. Raises `FileInputError`."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise FileInputError(str(path), "the file must exist", hint="check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
+    text = read_text(path, _LARGEST_TABLE, large="validate it in parts")
     try:
         return [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
     except csv.Error as error:

@@ -23,8 +23,8 @@ from planner.errors import (
     UnsupportedError,
     field_given,
     field_must,
-    sort_of,
 )
+from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.compiled_devices import runs_on
 from planner.spec.precision import Precision
@@ -146,7 +146,7 @@ def read_stack(path: Path) -> Stack:
     A file with `extends: NAME` states only what differs from that shipped stack, key by key, but all of an engine or a
     loss of another kind; its bands, unless stated, are `EXTENDED_BAND` times as wide, and it counts as not fitted.
     """
-    document = _read_yaml(path)
+    document = read_yaml(path)
     if "extends" in document:
         document = _extended(path, document)
     try:
@@ -167,7 +167,8 @@ def _extended(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     except UnknownNameError:
         must = f"must be a stack that planner ships: {', '.join(stack_names())}"
         raise FileInputError(str(path), must, stated, field="extends") from None
-    base = _read_yaml(STACKS_FOLDER / f"{name}.yaml")
+    shipped = (STACKS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    base: dict[str, Any] = yaml.load(shipped, _SafeLoader)
     if "extends" in base:
         raise FileInputError(str(path), "must be a stack that extends no other", name, field="extends")
     bands = {key: EXTENDED_BAND * value for key, value in base.items() if key in ("band", "band_moe")}
@@ -184,15 +185,3 @@ def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and isinstance(base.get(key), dict)
     }
     return {**base, **own, **both}
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _SafeLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
-    except yaml.YAMLError as error:
-        raise FileInputError(str(path), "must be valid YAML", " ".join(str(error).split())) from None
-    if not isinstance(document, dict):
-        raise FileInputError(str(path), "must hold a YAML mapping", sort_of(document))
-    return document

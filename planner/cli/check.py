@@ -266,13 +266,21 @@ class Judge:
         return chooser.choices(table)[0]
 
     def best(self) -> Choice | None:
-        """The fastest legal configuration that fits, None if there is none; a borderline one where no other does."""
+        """The fastest legal configuration that fits, None if there is none; a borderline one where no other does; one
+        that offloads where nothing fits without."""
+        offloads = self.problem.stack.limits.offload
+        found = self._best(self.asked.restrict)
+        if found is None and "offload" not in self.asked.restrict and len(offloads) > 1:
+            found = self._best({**self.asked.restrict, "offload": offloads})
+        return found
+
+    def _best(self, restrict: Mapping[str, tuple[int, ...]]) -> Choice | None:
         from planner.solve.refine import FINALISTS, refine
         from planner.solve.search import SearchResult, search
         from planner.space.enumerate import enumerate_configs
         from planner.space.framework_rules import rules_for
 
-        space = enumerate_configs(self.problem, rules_for(self.problem.stack), self.asked.restrict)
+        space = enumerate_configs(self.problem, rules_for(self.problem.stack), restrict)
         if not len(space):
             return None
         room = self.chooser.room

@@ -108,7 +108,7 @@ def _evidence(
 ) -> tuple[list[Evidence], frozenset[str], list[str]]:
     """What every run shows, what logs repeat of their options, and what was assumed."""
     from planner.calibrate.diagnosis.hypotheses import Evidence, logged_convention, model_flops
-    from planner.calibrate.logs.arguments import read_marks
+    from planner.calibrate.logs.arguments import read_marks, slow_timers
     from planner.calibrate.own_runs import observe, parse_run
     from planner.cost.mfu import MfuConvention
 
@@ -130,8 +130,17 @@ def _evidence(
             marks |= read_marks(Path(source))
             if not facts.steps:
                 continue
-        seen, said = observe(asked, text)
+        try:
+            seen, said = observe(asked, text)
+        except InputError as error:
+            if facts is None or not facts.ooms:
+                raise
+            notes.append(f"{error.must}; {error.given}")  # its message of memory is explained all the same
+            continue
         notes += [line for line in said if line not in notes]
+        if facts is not None:
+            marks |= slow_timers(facts, seen.seconds)
+            notes += _contradicting(facts, seen)
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:
         seen, said = observe(asked, "1 s")
@@ -185,6 +194,23 @@ def _logged(facts: LogFacts | None, reserved: bool) -> tuple[float | None, float
     last = facts.steps[-1]
     flops = last.flops * 1e12 if last.flops else None
     return max(values, default=None), None if flops else last.mfu, flops
+
+
+def _contradicting(facts: LogFacts, seen: Observation) -> list[str]:
+    """What there is to say where a log's MFU is not that of its FLOP rate."""
+    from planner.calibrate.diagnosis.hypotheses import peak_of
+    from planner.report.words import texts
+    from planner.spec.findings import finding
+
+    last = facts.steps[-1] if facts.steps else None
+    if last is None or not last.flops or not last.mfu:
+        return []
+    flops = last.flops * 1e12
+    meant = flops / peak_of(seen)
+    if 0.9 < last.mfu / meant < 1.1:
+        return []
+    name = Path(facts.name).name
+    return list(texts([finding("mfu_contradicts_flops", log=name, mfu=last.mfu, flops=flops, meant=meant)]))
 
 
 def _tell_memory(asked: Question, texts: list[str], as_json: bool, alone: bool) -> int:

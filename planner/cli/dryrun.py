@@ -15,6 +15,7 @@ from planner.cli.campaign import Answer
 from planner.cli.options import AnswerOption, JsonOption
 from planner.cli.output import check_output, progress, tell
 from planner.errors import FileInputError
+from planner.spec.load_file import check_file
 
 if TYPE_CHECKING:
     from planner.dryrun.snapshot import OwnRun
@@ -64,10 +65,7 @@ def _run_of(path: Path) -> OwnRun:
 
     name = str(path)
     try:
-        if path.stat().st_size > _LARGEST:
-            given = f"{path.stat().st_size / 1e9:.1f} GB"
-            hint = "record fewer events (max_entries=...), or no frames (context=None)"
-            raise FileInputError(name, f"must be smaller than {_LARGEST / 1e9:.0f} GB", given, hint)
+        check_file(path, _LARGEST, large="record fewer events (max_entries=...), or no frames (context=None)")
         with path.open("rb") as file:
             return read_snapshot(file, name)
     except OSError as error:

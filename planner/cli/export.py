@@ -15,13 +15,15 @@ import typer
 from planner.cli.options import FASTEST, ChoiceOption, PlanArgument
 from planner.cli.output import check_output
 from planner.dryrun.extra import Run, runner_for
-from planner.errors import UnsupportedError
+from planner.errors import NoConfigurationError, UnsupportedError
+from planner.spec.verdict import MemoryVerdict
+from planner.units import format_capacity
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch
     from planner.spec.machine.torus import Torus
     from planner.spec.model import ModelSpec
-    from planner.spec.planfile import Plan
+    from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
 
@@ -41,6 +43,7 @@ ReleaseOption = Annotated[
     typer.Option("--framework-version", help="Release to write for (default: a recent stable one)."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+UnfitOption = Annotated[bool, typer.Option("--unfit", help="Write a configuration that does not fit, too.")]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
@@ -75,6 +78,7 @@ def export(
     choice: ChoiceOption = FASTEST,
     framework_version: ReleaseOption = None,
     force: ForceOption = False,
+    unfit: UnfitOption = False,
     cluster: ClusterOption = None,
     stack: StackOption = None,
     dryrun: DryrunOption = False,
@@ -89,6 +93,7 @@ def export(
 
     made = load_plan(plan)
     index = made.index(choice)
+    _require_fit(made.choice(index), unfit)
     chosen = framework(to or _planned_framework(made, index))
     version = chosen.version(framework_version)
     files = _rendered(made, chosen, index, version, cluster, stack)
@@ -110,6 +115,15 @@ def export(
             f"{output} also holds {listed}, not of this export: planner check of it reads them too\n"
         )
     return 0
+
+
+def _require_fit(choice: Choice, unfit: bool) -> None:
+    """Refuse launch files of a configuration that does not fit, where they are not asked for all the same."""
+    memory = choice.memory
+    if memory.verdict is MemoryVerdict.DOES_NOT_FIT and not unfit:
+        given = f"{format_capacity(memory.peak)} of {format_capacity(memory.limit)}: {choice.config.text}"
+        hint = "plan one that fits, or add --unfit to write these files all the same"
+        raise NoConfigurationError("launch files are of a configuration that fits", given, hint)
 
 
 def render_plan(

@@ -14,6 +14,7 @@ from planner.ask.option import as_written, options_of
 from planner.ask.question import Question
 from planner.dialect import on_command_line, option
 from planner.errors import FileInputError, InputError, field_must
+from planner.spec.load_file import decoded, read_bytes
 from planner.spec.load_loads import BALANCED
 
 if TYPE_CHECKING:
@@ -71,22 +72,11 @@ def _files_of(path: Path) -> list[Path]:
 
 def _text_of(file: Path) -> str | FileInputError:
     """What a file says, or that it is no text, which its caller may pass over."""
-    must = "must be a readable UTF-8 text file"
+    content = read_bytes(file, _LARGEST, missing=f"check the path; {_HOW}")
     try:
-        size = file.stat().st_size
-        with file.open("rb") as opened:
-            content = opened.read(_LARGEST + 1)
-        if b"\0" in content:
-            return FileInputError(str(file), must, f"a zero byte at {content.index(0)}")
-        if max(size, len(content)) > _LARGEST:
-            raise FileInputError(str(file), "must be smaller than 2 MB", f"{size} bytes")
-        return content.decode().replace("\r\n", "\n").replace("\r", "\n")
-    except FileNotFoundError:
-        raise FileInputError(str(file), "the file must exist", hint=f"check the path; {_HOW}") from None
-    except UnicodeDecodeError as error:
-        return FileInputError(str(file), must, str(error))
-    except (OSError, ValueError) as error:
-        raise FileInputError(str(file), must, str(error)) from None
+        return decoded(content, str(file)).replace("\r", "\n")
+    except FileInputError as error:
+        return error
 
 
 def config_among(paths: list[Path]) -> str | None:

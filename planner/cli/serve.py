@@ -8,9 +8,10 @@ clusters and stacks that planner ships, and clusters in shorthand, but no file. 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -36,7 +37,8 @@ ASKED_FIRST: Final = {"model": "llama-3.1-70b", "cluster": "dgx-h100", "gpus": "
 LONGEST: Final = 200  # characters of a field
 AT_ONCE: Final = 2  # answers computed at the same time
 KEPT: Final = 64  # answers
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+WAITING: Final = 16  # questions that wait for their turn; more are told to come again
+_FOREIGN: Final = ("cross-site", "same-site")  # another page asks (Sec-Fetch-Site)
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -73,14 +75,33 @@ def serve(
     chart_library()  # slow, and better before the page is there than after
     shown = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"planner is at http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)\n")
-    if host not in _LOOPBACK:
+    if not is_loopback(host):
         sys.stderr.write("anyone who reaches this address can use it: there is no password\n")
     config = uvicorn.Config(web_app(host, file), log_level="warning", access_log=False, server_header=False)
     uvicorn.Server(config).run(sockets=[listening])
     return 0
 
 
+def is_loopback(host: str) -> bool:
+    """Is it an address that this machine alone reaches, however it is written?"""
+    bare = host.strip().strip("[]").lower()
+    if bare == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        pass
+    try:  # 127.1 is 127.0.0.1
+        return ipaddress.ip_address(socket.inet_aton(bare)).is_loopback
+    except OSError:
+        return False
+
+
 def _listen(host: str, port: int) -> socket.socket:
+    if not host.strip():
+        raise InputError(
+            "--host must be an address", "nothing", "leave it out, or write --host 0.0.0.0 for all"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -186,32 +207,42 @@ def _computed(calibration: str | None) -> dict[str, Callable[[Mapping[str, str]]
 
 
 def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
-    """The application; it answers only when it is called by its own name."""
+    """The application; on a loopback address it answers only when it is called by such a one, and no other page."""
     import anyio
     from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request as Call
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
     turns: list[anyio.Semaphore] = []
+    waiting = 0
 
     async def worked(work: Callable[[Mapping[str, str]], Response], call: Call) -> Response:
+        nonlocal waiting
+        if _is_foreign(call.headers):
+            return Response("another page must not ask", status_code=403)
         if not turns:
             turns.append(anyio.Semaphore(AT_ONCE))
-        async with turns[0]:
+        if waiting >= WAITING:
+            return Response("too many questions wait", status_code=503, headers={"Retry-After": "10"})
+        waiting += 1
+        try:
+            await turns[0].acquire()
+        finally:
+            waiting -= 1
+        try:
             if await call.is_disconnected():
                 return Response(status_code=499)
-            try:
-                return await anyio.to_thread.run_sync(work, call.query_params)
-            except PlannerError as error:
-                error.say_in(ON_PAGE)
-                # a question that cannot be answered is an answer: a browser would call 400 a failure of the page
-                status = 200 if call.url.path.startswith("/api/") else 400
-                return JSONResponse(
-                    {"problem": {"must": error.must, "given": error.given, "hint": error.hint}}, status
-                )
+            return await anyio.to_thread.run_sync(work, call.query_params)
+        except PlannerError as error:
+            error.say_in(ON_PAGE)
+            # a question that cannot be answered is an answer: a browser would call 400 a failure of the page
+            status = 200 if call.url.path.startswith("/api/") else 400
+            return JSONResponse(
+                {"problem": {"must": error.must, "given": error.given, "hint": error.hint}}, status
+            )
+        finally:
+            turns[0].release()
 
     def computed(work: Callable[[Mapping[str, str]], Response]) -> Callable[[Call], Awaitable[Response]]:
         async def answered(call: Call) -> Response:
@@ -235,10 +266,14 @@ def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
         Route("/page.css", fixed(lambda: html.page_file("page.css"), "text/css")),
         *(Route(path, computed(work)) for path, work in _computed(calibration).items()),
     ]
-    allowed = [*_LOOPBACK, host] if host in _LOOPBACK else ["*"]
-    return _Guarded(
-        Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)])
-    )
+    return _Guarded(Starlette(routes=routes), is_loopback(host))
+
+
+def _is_foreign(headers: Mapping[str, str]) -> bool:
+    """Does the page of another site ask? Browsers say so; what is no browser says nothing."""
+    origin = headers.get("origin")
+    other = origin is not None and origin.partition("://")[2] != headers.get("host", "")
+    return other or headers.get("sec-fetch-site") in _FOREIGN
 
 
 def _attached(name: str) -> dict[str, str]:
@@ -246,10 +281,14 @@ def _attached(name: str) -> dict[str, str]:
 
 
 class _Guarded:
-    """An application whose every answer carries the headers that keep a browser from trusting more than it must."""
+    """An application whose every answer carries the headers that keep a browser from trusting more than it must.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    `loopback`: it answers only who calls it by an address of this machine, so that no name that is made to point to it
+    (DNS rebinding) does.
+    """
+
+    def __init__(self, app: Any, loopback: bool) -> None:
+        self.app, self.loopback = app, loopback
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def guarded(message: Any) -> None:
@@ -259,7 +298,17 @@ class _Guarded:
                 ]  # fmt: skip
             await send(message)
 
+        if self.loopback and scope["type"] == "http" and not is_loopback(_host_of(scope["headers"])):
+            await guarded({"type": "http.response.start", "status": 400, "headers": []})
+            await guarded({"type": "http.response.body", "body": b"Invalid host header"})
+            return
         await self.app(scope, receive, guarded)
+
+
+def _host_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The name by which a call asks, without its port."""
+    host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def plan_json(query: Mapping[str, str], calibration: str | None = None) -> str:

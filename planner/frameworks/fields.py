@@ -16,7 +16,7 @@ import yaml
 
 from planner.errors import FileInputError, as_written, sort_of
 from planner.frameworks.shell.unset import how_to_set
-from planner.spec.load_json import unique_keys
+from planner.spec.load_json import check_characters, unique_keys
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.planned_config import MOST
 
@@ -56,6 +56,7 @@ def load_settings(text: str, file: str) -> dict[str, Any]:
     try:
         if file.endswith(".json"):
             document = json.loads(text, object_pairs_hook=unique_keys(file))
+            check_characters(text, document, file)
         elif file.endswith(".toml"):
             import tomllib  # few files are TOML
 

@@ -211,6 +211,11 @@ def readme(
             f"{format_time(e.step_time_high)}), {rate}",
             f"- peak memory {format_capacity(e.peak_memory)} of {format_capacity(e.memory_limit)} usable on the "
             f"device that needs most; this stack's log line shows about {format_capacity(e.logged_memory)}",
+            *(
+                ["- **it does not fit**: expect it to run out of memory"]
+                if e.peak_memory > e.memory_limit
+                else []
+            ),
             *([f"- {e.dryrun}"] if e.dryrun else []),
             *([_of_stack(e.stack)] if e.stack else []),
             "- compare after ten steps: the first ones compile, allocate and connect",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import FileInputError
+from planner.spec.load_file import resolved
 
 
 def write_files(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
@@ -23,7 +24,7 @@ def write_files(files: Mapping[str, str], folder: Path, force: bool = False) -> 
     for name in files:
         assert name == Path(name).name, f"{name!r} is no plain file name"
     try:
-        target = folder.resolve()
+        target = resolved(folder)
         if target.exists() and not target.is_dir():
             raise FileInputError(str(folder), "must be a folder", "a file", "name another folder with -o")
         taken = [name for name in files if (target / name).exists() or (target / name).is_symlink()]

@@ -1,8 +1,8 @@
 """Which settings of ZeRO in a ds_config.json change what a step takes and keeps?
 
 Source: deepspeed 0.19.8 runtime/zero/config.py (names, defaults, overlap_comm_valid), stage3.py, stage_1_and_2.py,
-runtime/utils.py; transformers 5.23 integrations/deepspeed.py trainer_config_finalize ("auto"). Left out: settings that
-are noted as not costed.
+runtime/utils.py; transformers 5.23 integrations/deepspeed.py trainer_config_finalize ("auto"). Left out: what
+`not_costed.json` says of the others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 from planner.errors import FileInputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import StackSetting
+from planner.frameworks.options import not_costed
 
 _ZERO: Final = "zero_optimization."
 _MOST: Final = 1e15  # elements
@@ -33,6 +34,7 @@ _NOT_COSTED: Final = (
 )  # fmt: skip
 
 
+_USUAL: Final = (None, False, 0, 1.0, "auto")  # what changes nothing, of the settings that are not costed
 _PREFIX: Final = "stage3_"
 # which DeepSpeedZeroConfig takes without the prefix too
 _SHORT: Final = frozenset(
@@ -58,9 +60,15 @@ def with_full_names(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def zero_settings(s: Settings, stage: int) -> tuple[tuple[StackSetting, ...], tuple[str, ...]]:
     """What the stack takes from them, and notes. Raises `FileInputError` naming the setting."""
-    found, notes = list[StackSetting](), list[str]()
+    found = list[StackSetting]()
+    said = not_costed("deepspeed").items()
+    notes = [
+        f"{name}: {what}"
+        for name, what in said
+        if (value := s.values.get(name)) is True or value not in _USUAL
+    ]
     if not stage:
-        return (), ()
+        return (), tuple(notes)
     for name, (field, automatic) in {**_ANY_STAGE, **(_STAGE_3 if stage == 3 else {})}.items():
         value = s.values.get(_ZERO + name)
         if value == "auto" and automatic is not None:

@@ -14,6 +14,7 @@ from planner.calibrate.correction.parts import NARROW, PARTS, Part
 from planner.calibrate.logs.nccl_tests import LinkFit
 from planner.report.facts import precise_time
 from planner.report.text import bullets, labelled, listing, prose, section
+from planner.report.words import texts
 from planner.spec.overlay import Overlay
 from planner.units import format_bandwidth
 
@@ -40,7 +41,7 @@ def calibration_facts(overlay: Overlay, runs: Calibration | None, links: LinkFit
             {"test": test.name, "bus_bandwidth": test.bus_bandwidth, "error_before": a, "error_after": b}
             for test, a, b in zip(links.tests, links.before, links.after, strict=True)
         ]
-        facts["notes"] = list(links.notes)
+        facts["notes"] = texts(links.findings)
     return facts
 
 
@@ -72,7 +73,7 @@ def calibration_document(
             section("Links", listing(("test", "bus bandwidth", "shipped off by", "calibrated"), tables))
         )
         blocks.append(labelled(_link_moves(links)))
-    said = [*notes, *(links.notes if links else ()), *(_odd(runs) if runs else ())]
+    said = [*notes, *(texts(links.findings) if links else ()), *(_odd(runs) if runs else ())]
     if said:
         blocks.append(section("Notes", bullets(said)))
     return Group(*blocks)

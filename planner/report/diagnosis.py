@@ -166,6 +166,8 @@ def _described(found: Diagnosis) -> list[str]:
 
 def _headline(found: Diagnosis) -> str:
     top, gap = found.findings[0], found.gap
+    if found.two < _LIKELY and not found.explains(top):  # a cause of less than half of the gap is none of it
+        top = next(f for f in found.findings if f.cause is None or found.explains(f))
     how = f"{gap:.0%} slower than predicted" if gap > 0 else speedup(1 / (1 + gap), "predicted", 0)
     if found.too_fast:
         said = f"{how}, more than the prediction's error of {found.band:.0%} allows: "
@@ -175,12 +177,15 @@ def _headline(found: Diagnosis) -> str:
     if _all_well(found):
         return f"the run is as fast as predicted ({how}, within the error of the prediction)"
     if top.cause is None:
-        return f"{how}: perhaps the error of the prediction alone, else {_named(found, found.findings[1])}"
+        second = next((f for f in found.findings if f.cause is not None and found.explains(f)), None)
+        other = f", else {_named(found, second)}" if second is not None else ""
+        return f"{how}: perhaps the error of the prediction alone{other}"
     if top.cause.reported and gap > 0:  # which says nothing of the time
         slow = next((f for f in found.findings if f.cause is not None and not f.cause.reported), None)
         if slow is not None and slow.probability > _nothing(found):
             return f"{how}: perhaps {_named(found, slow)}; and {_named(found, top)}"
-    second = next((f for f in found.findings[1:] if f.cause is not None), None)
+    others = (f for f in found.findings if f is not top and f.cause is not None)
+    second = next((f for f in others if found.explains(f)), None)
     if second is not None and second.probability > _TIE * top.probability:
         sure = _sure(top.probability + second.probability)
         return f"{how}: {sure}either {_named(found, top)}; or {_named(found, second)}"

@@ -5,6 +5,7 @@ Left out: what belongs in them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,3 +25,16 @@ def unique_keys(file: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
         return mapping
 
     return unique
+
+
+def check_characters(text: str, document: Any, file: str) -> None:
+    """Raise `FileInputError` where a JSON document holds half a surrogate pair, which no text can."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        given = "half a surrogate pair, such as \\ud800"
+        raise FileInputError(
+            file, "must hold whole characters", given, "write the character itself"
+        ) from None

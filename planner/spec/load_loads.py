@@ -7,9 +7,9 @@ loads that differ between layers: give those of the layer that matters most.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from planner.errors import FileInputError, InputError
+from planner.spec.load_file import read_text
 
 BALANCED, ZIPF = "balanced", "zipf:"
 _LARGEST_FILE = 10_000_000  # bytes
@@ -33,12 +33,7 @@ def zipf_exponent(text: str) -> float | None:
 def load_expert_loads(path: str, experts: int) -> tuple[float, ...]:
     """The loads in a file, one per expert. Raises `FileInputError`."""
     hint = "one number per expert, or a distribution: balanced, or zipf:0.6 and the like"
-    try:
-        if Path(path).stat().st_size > _LARGEST_FILE:
-            raise FileInputError(path, "must be smaller than 10 MB", hint=hint)
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise FileInputError(path, "must be a readable text file", str(error), hint) from None
+    text = read_text(path, _LARGEST_FILE, missing=hint, large=hint)
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     try:
         loads = tuple(float(word) for word in words)

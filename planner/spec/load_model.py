@@ -24,7 +24,8 @@ from planner.errors import FileInputError, UnknownNameError, field_must, sort_of
 from planner.spec.findings import finding
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
-from planner.spec.load_json import unique_keys
+from planner.spec.load_file import read_bytes, unreadable
+from planner.spec.load_json import check_characters, unique_keys
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.model import ModelSpec
 
@@ -168,22 +169,14 @@ def _own_file(path: Path) -> tuple[str, Path, bytes]:
                 raise FileInputError(str(path.parent), must, hint=hint)
         elif path.name == "config.json":
             name = path.resolve().parent.name
-        if path.exists() and not path.is_file():
-            raise FileInputError(str(path), "must be a regular file", "a device, pipe or socket")
         if weights_in(path.name):
             must = "a model file must be a configuration"
             raise FileInputError(
                 str(path), must, "weights", "give the config.json that they were published with"
             )
-        if path.stat().st_size > LARGEST_FILE:
-            must = "a model file must be at most 8 MiB"
-            raise FileInputError(
-                str(path), must, f"{path.stat().st_size} bytes", "give a configuration, not weights"
-            )
-        content = path.read_bytes()
-    except OSError as error:
-        raise FileInputError(str(path), "the file must be readable", str(error.strerror or error)) from error
-    return name, path, content
+    except (OSError, RuntimeError) as error:
+        raise unreadable(str(path), error) from None
+    return name, path, read_bytes(path, LARGEST_FILE, large="give a configuration, not weights")
 
 
 def _existing_path(text: str) -> Path | None:
@@ -240,7 +233,9 @@ def _fields(content: bytes, file: str, suffix: str) -> dict[str, Any]:
 def _parse_json(text: str, file: str) -> Any:
     try:
         # Infinity, which Python writes: no number of ours
-        return json.loads(text, object_pairs_hook=unique_keys(file), parse_constant=str)
+        found = json.loads(text, object_pairs_hook=unique_keys(file), parse_constant=str)
     except (ValueError, RecursionError) as error:
         given = str(error) if text.strip() else "an empty file"
         raise FileInputError(file, "the file must be valid JSON", given, "repair the file") from error
+    check_characters(text, found, file)
+    return found

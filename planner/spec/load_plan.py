@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from planner.errors import FileInputError, field_given, field_must, sort_of
-from planner.spec.load_json import unique_keys
+from planner.spec.load_file import read_text
+from planner.spec.load_json import check_characters, unique_keys
 from planner.spec.planfile import SCHEMA_VERSION, Plan
 from planner.spec.save import save_text
 from planner.spec.schema_1 import upgraded
@@ -58,17 +59,7 @@ def parse_plan(text: str, name: str) -> Plan:
 
 def read_document(path: Path | str) -> str:
     """The text of a plan or result file. Raises `FileInputError`."""
-    path, name = Path(path), str(path)
-    try:
-        if path.is_dir():
-            raise FileInputError(name, "must be a file", "a folder", "name the plan file in it")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise FileInputError(name, "must be smaller than 100 MB", f"{path.stat().st_size} bytes")
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise FileInputError(name, "the file must exist", hint=_MAKE_ONE) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
-        raise FileInputError(name, "must be a readable UTF-8 text file", str(error)) from None
+    return read_text(path, _LARGEST_FILE, missing=_MAKE_ONE)
 
 
 def parse_json(text: str, name: str) -> dict[str, Any]:
@@ -82,6 +73,7 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise FileInputError(name, "must be valid JSON", reason, _MAKE_ONE) from None
+    check_characters(text, document, name)
     if not isinstance(document, dict):
         raise FileInputError(name, "must hold a JSON object", sort_of(document), _MAKE_ONE)
     return document

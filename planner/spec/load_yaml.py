@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from planner.errors import FileInputError, sort_of
+from planner.spec.load_file import read_text
 
 _LARGEST_FILE: Final = 1_000_000  # bytes; a specification has a few thousand
 _DEEPEST_NESTING: Final = 32
@@ -21,20 +22,7 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(path: Path, to_do: str = "check the path") -> dict[str, Any]:
     """The mapping in a YAML file; `to_do` where there is none. Raises `FileInputError`."""
-    name = str(path)
-    try:
-        if path.is_dir():
-            raise FileInputError(name, "must be a file", "a folder", "name the YAML file in it")
-        if path.exists() and not path.is_file():
-            raise FileInputError(name, "must be a regular file", "a device, pipe or socket")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise FileInputError(name, "the file must exist", hint=to_do) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
-        raise FileInputError(name, "must be a readable UTF-8 text file", str(error)) from None
-    return parse_yaml(text, name)
+    return parse_yaml(read_text(path, _LARGEST_FILE, missing=to_do), str(path))
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
@@ -44,7 +32,8 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
         document = yaml.load(text, _UniqueKeyLoader)
         if _values(document, {}) > _MOST_VALUES:
             raise ValueError(f"more than {_MOST_VALUES:,} values, counted as often as aliases repeat them")
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # constructors of tags raise whatever they meet
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         hint = "indent with spaces, one value per key"
         raise FileInputError(name, "must be valid YAML", reason, hint) from None

@@ -22,6 +22,7 @@ from planner.spec.stack import Calibration, Stack
 LONGEST_NAME: Final = 200  # characters
 SECTIONS: Final = ("compute", "host", "communication", "engine", "overhead")
 Factor = Annotated[float, Field(gt=0.01, lt=100, allow_inf_nan=False)]
+LinkFactor = Annotated[float, Field(gt=1e-4, lt=100, allow_inf_nan=False)]  # of links that are broken
 
 
 class LinkSection(BaseModel):
@@ -29,10 +30,10 @@ class LinkSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    scale_up_bandwidth: Factor = 1.0
-    scale_up_latency: Factor = 1.0
-    fabric_bandwidth: Factor = 1.0
-    fabric_latency: Factor = 1.0
+    scale_up_bandwidth: LinkFactor = 1.0
+    scale_up_latency: LinkFactor = 1.0
+    fabric_bandwidth: LinkFactor = 1.0
+    fabric_latency: LinkFactor = 1.0
 
     def factors(self) -> LinkFactors:
         """The same as the inner form."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from planner.errors import FileInputError
+from planner.spec.load_file import resolved
 
 _PREFIX, _SUFFIX = ".planner-", ".part"  # of the name of a file that is being written
 _ABANDONED: Final = 3600  # seconds: one that has not changed for so long, nobody writes any more
@@ -24,7 +25,7 @@ def check_target(path: Path | str, *others: Path | str | None) -> None:
     `others`: what the same command reads or writes; what names no file is passed over.
     """
     try:
-        target = Path(path).resolve()
+        target = resolved(path)
         if target.is_dir():
             raise FileInputError(str(path), "must be a file to write", "a folder", "add a file name")
         if target.exists() and not target.is_file():
@@ -49,7 +50,7 @@ def check_target(path: Path | str, *others: Path | str | None) -> None:
 def _same_file(target: Path, other: Path | str) -> bool:
     """Are they one file, if under two names (a link)?"""
     try:
-        return Path(other).resolve() == target or (target.exists() and target.samefile(other))
+        return resolved(other) == target or (target.exists() and target.samefile(other))
     except (OSError, ValueError):  # a model's name, say, that is no path
         return False
 
@@ -65,7 +66,7 @@ def save_bytes(content: bytes, path: Path | str) -> None:
     Raises `FileInputError` where that is not possible.
     """
     check_target(path)
-    target = Path(path).resolve()  # a symbolic link keeps pointing to the file it names
+    target = resolved(path)  # a symbolic link keeps pointing to the file it names
     _remove_abandoned(target.parent)
     partial = None
     try:

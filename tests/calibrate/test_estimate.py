@@ -224,11 +224,11 @@ def test_a_log_gives_step_time_and_stack(tmp_path: Path) -> None:
     seen, said = observe(BASE, f"{tmp_path / 'a.log'}:tp=2")
     assert seen.seconds == pytest.approx(8.0185, abs=0.01)
     assert any("24 of 30 steps" in line for line in said)
-    (tmp_path / "b.log").write_text(logs.NANOTRON_2024.format(step=1, k=8.1))
+    (tmp_path / "b.log").write_text(logs.NANOTRON_2024.format(step=12, k=8.1))
     assert observe(BASE, f"{tmp_path / 'b.log'}:tp=2")[0].problem.stack.name == "nanotron-2024"
-    (tmp_path / "t.log").write_text(logs.TITAN_2026.format(step=1, tps=8192))
+    (tmp_path / "t.log").write_text(logs.TITAN_2026.format(step=12, tps=8192))
     assert observe(BASE, f"{tmp_path / 't.log'}:tp=2")[0].seconds == pytest.approx(8.0)
-    (tmp_path / "d.log").write_text(logs.DEEPSPEED_2024.format(step=1, rate=16.0))
+    (tmp_path / "d.log").write_text(logs.DEEPSPEED_2024.format(step=12, rate=16.0))
     assert observe(BASE, f"{tmp_path / 'd.log'}:tp=1")[0].seconds == pytest.approx(8.0)
 
 

@@ -243,3 +243,14 @@ def test_what_is_not_named_is_what_the_framework_has() -> None:
     deepspeed = estimate("llama-3.1-8b", "1x8 h100 400G-ib", "--stack", "deepspeed-2025", "--set", "tp=2")
     megatron = estimate("llama-3.1-8b", "1x8 h100 400G-ib", "--set", "tp=2")
     assert [found["config"]["sp"] for found in (deepspeed, megatron)] == [0, 1]  # type: ignore[index]
+
+
+def test_what_does_not_fit_is_exported_where_it_is_asked_for_alone(tmp_path: Path) -> None:
+    big, folder, runner = tmp_path / "big.json", tmp_path / "launch", CliRunner()
+    job = ["llama-3.1-70b", "dgx-h100", "--gpus", "8", "--set", "tp=8", "-o", str(big)]
+    assert runner.invoke(app, ["estimate", *job]).exit_code == 1
+    refused = runner.invoke(app, ["export", str(big), "-o", str(folder)])
+    assert (refused.exit_code, folder.exists()) == (1, False)
+    assert "--unfit" in refused.stderr
+    assert runner.invoke(app, ["export", str(big), "-o", str(folder), "--unfit"]).exit_code == 0
+    assert "does not fit" in (folder / "README.md").read_text()

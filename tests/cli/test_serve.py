@@ -17,7 +17,7 @@ from planner.answer.plan import make_plan
 from planner.ask.request import Request
 from planner.catalog.load_overlay import save_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK
-from planner.cli.serve import FIELDS, ON_PAGE, answer, asked
+from planner.cli.serve import FIELDS, ON_PAGE, answer, asked, is_loopback
 from planner.errors import InputError, PlannerError
 from planner.report.facts import precise_time
 from planner.report.words import worded
@@ -149,6 +149,40 @@ def test_answers_and_problems() -> None:
 def test_hints_are_in_the_words_of_the_form() -> None:
     sizeless = {key: value for key, value in ASKED.items() if key != "gpus"}
     assert client().get("/api/plan", params=sizeless).json()["problem"]["hint"] == "add GPUs: 8"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.2", "127.1", "localhost", "LOCALHOST", "::1", "[::1]"]
+)
+def test_addresses_of_this_machine_alone(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "0.0.0.0", "::", "10.0.0.1", "evil.example", "localhost.evil.example", "a@localhost"]
+)
+def test_addresses_that_others_reach(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
+def test_who_may_ask() -> None:
+    """Whoever calls it by an address of this machine, and no page of another site."""
+    web = client()
+    for host in ("[::1]:8765", "127.0.0.1:8765", "LocalHost:8765"):
+        assert web.get("/", headers={"host": host}).status_code == 200
+    own = {"host": "127.0.0.1:8765"}
+    for foreign in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+        assert web.get("/api/plan", params={}, headers=own | foreign).status_code == 403
+    for own_page in ({"origin": "http://127.0.0.1:8765"}, {"sec-fetch-site": "same-origin"}, {}):
+        assert web.get("/plan.json", params={}, headers=own | own_page).status_code == 400
+
+
+def test_no_address_is_refused() -> None:
+    from planner.cli.serve import _listen
+
+    with pytest.raises(InputError, match="address"):
+        _listen("", 0)
 
 
 def test_a_port_in_use_is_an_error() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.published_data import small_input
 from planner.ask.question import Question
 from planner.cli.check import check_files
 from planner.cli.files import recognize
 from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.framework import ParsedConfig
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute
+from planner.spec.config import OFFLOAD_STATES, ConfigTable, ParallelConfig, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from tests.problems import costs, dense_model, problem
@@ -285,3 +286,11 @@ def test_parameters_alone_on_the_host() -> None:
     facts = check_files({"ds.json": json.dumps(settings)}, Question("llama-3.1-8b", "dgx-h100", 8))
     assert facts["legal"], facts["violations"]
     assert facts["config"].endswith("offload:params")
+
+
+@pytest.mark.parametrize("file", ["offload_axolotl.yml", "offload_trainer_v5.sh"])
+def test_what_fsdp_config_offloads_lies_on_the_host(file: str) -> None:
+    """axolotl's offload_params, and cpu_offload of transformers 5 (training_args.py): --fsdp takes neither back."""
+    found = framework("accelerate").parse({file: small_input(file).read_text()})
+    assert found.axes["offload"] == OFFLOAD_STATES
+    assert found.axes["zero"] == 3

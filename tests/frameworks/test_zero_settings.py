@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from planner.errors import FileInputError
 from planner.frameworks import framework
 from planner.frameworks.deepspeed.parse import parse
 from planner.frameworks.framework import StackSetting
+from planner.frameworks.options import not_costed
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
@@ -128,3 +130,24 @@ def test_activations_stay_on_the_device() -> None:
     read = framework("deepspeed").parse({"ds_config.json": json.dumps(settings)})
     assert read.axes["offload"] == 0
     assert any("cpu_checkpointing" in note and "not modelled" in note for note in read.notes)
+
+
+def test_a_known_setting_that_is_not_costed_is_named() -> None:
+    """Every one: neither silence nor a changed figure."""
+    plain = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 2},
+    }
+    for name in not_costed("deepspeed"):
+        *path, last = name.split(".")
+        document: dict[str, Any] = copy.deepcopy(plain)
+        inner = document
+        for key in path:
+            inner = inner.setdefault(key, {})
+        inner[last] = 0.3 if last == "ratio" else "bf16" if "dtype" in last or "type" in last else True
+        if "offload_optimizer" in name:
+            inner["device"] = "cpu"
+        said = parse({"ds_config.json": json.dumps(document)}).notes
+        assert any(note.startswith(f"{name}: ") for note in said), name
+    assert not [note for note in parse({"ds_config.json": json.dumps(plain)}).notes if "counted" in note]

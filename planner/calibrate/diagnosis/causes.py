@@ -31,7 +31,7 @@ class Cause:
     thread on Mixtral of benchmarks/RESULTS.md comes out, which is no test of them. `severities`: what is tried, in the
     cause's own unit; `change`: the run under it, None where it cannot be; `stretch`: factor on the step where nothing
     else changes; `reported`: factor on the FLOP rate or MFU that a log reports; `marks`, `against`: words of the log
-    that speak for it, and against."""
+    that speak for it, and against; `alone`: it is never one of two."""
 
     name: str
     prior: float
@@ -41,6 +41,7 @@ class Cause:
     reported: bool = False
     marks: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
+    alone: bool = False
     needs: Callable[[Observation], bool] = field(default=lambda seen: True)
 
 
@@ -115,6 +116,13 @@ def _full_precision(seen: Observation, severity: float) -> Observation | None:
 _FP32: Final = {"ampere": 19.5e12, "hopper": 67e12, "blackwell": 75e12, "volta": 15.7e12, "turing": 8.1e12}
 
 
+def _offload(seen: Observation, what: float) -> Observation | None:
+    """States, then weights too, live in CPU memory, as a ZeRO configuration that is passed on may ask for."""
+    if seen.config.offload or int(what) not in seen.problem.stack.limits.offload:
+        return None
+    return replace(seen, config=replace(seen.config, offload=int(what)))
+
+
 def _several_nodes(seen: Observation) -> bool:
     return seen.problem.cluster.num_nodes > 1
 
@@ -133,6 +141,8 @@ def _moe(seen: Observation) -> bool:
 
 _FULL: Final = 0.9  # of the device: above it the allocator may have to start over
 
+UNLISTED: Final = "unlisted"
+SLOW_DATA: Final = "batch-generator slow"  # said of a log whose own timer shows it
 CAUSES: Final[tuple[Cause, ...]] = (
     Cause("peak", 1.0, (0.5, 0.75, 4 / 3), reported=True),
     Cause(
@@ -201,6 +211,10 @@ CAUSES: Final[tuple[Cause, ...]] = (
         marks=("alloc_retries", "cache flushes", "flushing"),
         needs=_nearly_full,
     ),
+    Cause("offload", 0.2, (1.0, 3.0), _offload, marks=("cpuadam",)),
+    Cause("data", 0.02, (1.2, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0), stretch=True, marks=(SLOW_DATA,)),
+    # whatever is not in this list: as probable for every factor, in logarithms
+    Cause(UNLISTED, 0.25, tuple(1.1 * 300 ** (i / 39) for i in range(40)), stretch=True, alone=True),
 )
 # XLA lays out a program's memory before it runs, and its host launches no kernels
 _NOT_COMPILED: Final = ("host", "thrash")

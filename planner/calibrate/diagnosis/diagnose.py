@@ -76,6 +76,12 @@ class Diagnosis:
         """Measured over predicted time, less 1."""
         return self.measured / self.predicted - 1
 
+    def explains(self, suspect: Suspect) -> bool:
+        """Does a cause take half of what the first run takes longer? One of what is reported explains that alone."""
+        if suspect.cause is None or suspect.cause.reported or self.gap <= 0:
+            return True
+        return suspect.seconds >= 0.5 * (self.measured - self.predicted)
+
     @property
     def too_fast(self) -> bool:
         """Is the first run faster than the error of its prediction allows?"""
@@ -151,7 +157,9 @@ def _refined(
 
 def _pairs(tried: Sequence[Explained], possible: Sequence[Cause], marks: frozenset[str]) -> Iterator[Parts]:
     """Each of the likeliest causes with every other one, at all severities."""
-    order = sorted((part for part in tried if part.parts), key=lambda part: -belief(part, marks))
+    possible = [cause for cause in possible if not cause.alone]
+    real = [part for part in tried if part.parts and not part.parts[0][0].alone]
+    order = sorted(real, key=lambda part: -belief(part, marks))
     first = list(dict.fromkeys(part.parts[0][0].name for part in order))[:_FIRST]
     firsts = [cause for cause in possible if cause.name in first]
     seen: set[frozenset[str]] = set()

@@ -14,6 +14,7 @@ from planner.calibrate.logs.memory_messages import OutOfMemory
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.memory.moments import PHASES
 from planner.cost.model import CostModel
+from planner.cost.table import CostDetail
 from planner.solve.moves import Move, memory_moves
 from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -50,21 +51,44 @@ def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> Memory
     model = CostModel(problem, *rates_of(problem.cluster))
     cost = model.evaluate(ConfigTable.of([config]), keep_terms=True)
     assert cost.detail is not None, "costed with keep_terms"
-    phase, stage = PHASES[int(cost.phase[0])], int(cost.detail.stage_class[0])
-    terms = {name: float(value[0, stage]) for name, value in cost.detail.memory[phase].items()}
-    outside, predicted = float(cost.detail.outside[0]), float(cost.device_memory[0])
-    capacity = problem.cluster.accelerator.memory
     oom = max(facts.ooms, key=lambda message: message.program or message.allocated or 0.0, default=None)
+    phase, stage, rank = PHASES[int(cost.phase[0])], int(cost.detail.stage_class[0]), int(cost.stage[0])
+    predicted = float(cost.device_memory[0])
+    if oom is not None and oom.rank is not None and oom.rank < problem.cluster.num_devices:
+        rank = (
+            oom.rank * config.pp // problem.cluster.num_devices
+        )  # stages are the outermost dimension of ranks
+        stage = _class_of(cost.detail, rank)
+        memory = cost.detail.memory
+        phase = max(memory, key=lambda one: float(sum(value[0, stage] for value in memory[one].values())))
+        predicted += float(cost.detail.by_class[0, stage]) - float(cost.detail.by_class[0].max())
+    terms = {name: float(value[0, stage]) for name, value in cost.detail.memory[phase].items()}
+    outside = float(cost.detail.outside[0])
+    capacity = problem.cluster.accelerator.memory
     reported = _reported(facts, oom)
     inside = predicted - outside
     reasons, aid = _reasons(facts, oom, problem, config, inside, outside, capacity)
-    limit, rules = capacity * (1 - HEADROOM), all_rules_for(problem.stack.framework)
+    # what the run needed beyond its prediction, a change must save as well
+    beyond = max(_needed(oom) - inside, 0.0) if oom is not None else 0.0
+    limit, rules = capacity * (1 - HEADROOM) - beyond, all_rules_for(problem.stack.framework)
     moves = tuple(move for move in memory_moves(model, config, rules, limit) if move.fits)
     moves = tuple(sorted(moves, key=lambda move: (move.slower is None, move.slower or 0.0)))
     return MemoryStory(
-        {name: value for name, value in terms.items() if value}, phase, int(cost.stage[0]), predicted, outside,
-        capacity, reported, reasons, aid, moves,
+        {name: value for name, value in terms.items() if value}, phase, rank, predicted, outside, capacity, reported,
+        reasons, aid, moves,
     )  # fmt: skip
+
+
+def _class_of(detail: CostDetail, rank: int) -> int:
+    """The class that holds a pipeline rank."""
+    classes, row = detail.classes, int(detail.class_row[0])
+    members = classes.members[row] if classes.members else ()
+    return next((index for index, of in enumerate(members) if rank in of), int(detail.stage_class[0]))
+
+
+def _needed(oom: OutOfMemory) -> float:
+    """What the run needed at least inside the allocator [bytes]; 0 where its message does not say."""
+    return oom.program or (oom.allocated + oom.tried if oom.allocated is not None else 0.0)
 
 
 def _reported(facts: LogFacts, oom: OutOfMemory | None) -> tuple[tuple[str, float], ...]:
@@ -97,7 +121,9 @@ def _reasons(
         found.append(finding("other_process", size=oom.others))
         monitor = problem.cluster.accelerator.architecture.words.monitor
         aid = finding("end_other_process", monitor=monitor)
-    if oom.unallocated is not None and oom.unallocated > FRAGMENTED * room:
+    # growing segments bring what lies idle to the request, and no more
+    idle = (oom.unallocated or 0.0) + (oom.free or 0.0)
+    if oom.unallocated is not None and oom.unallocated > FRAGMENTED * room and idle >= oom.tried:
         more = oom.unallocated > oom.tried
         found.append(finding("fragmentation", size=oom.unallocated, more_than_asked=more))
         aid = aid or finding("set_growing_segments", setting=EXPANDABLE)
@@ -105,14 +131,18 @@ def _reasons(
         beside = oom.in_use - oom.reserved
         if beside > outside + OUTSIDE:
             found.append(finding("outside_pytorch", size=beside, expected=outside))
-    needed = oom.program or (oom.allocated or 0.0) + oom.tried
+    needed = _needed(oom)
     error = problem.stack.overhead.error
     if oom.program is not None and needed > inside * (1 + error):
         found.append(finding("program_needs_more", needed=needed, predicted=inside))
     if oom.allocated is not None and needed > inside * (1 + error):
         found.append(finding("needs_more_inside", needed=needed, predicted=inside))
     if inside + outside > room * (1 - error):
-        found.append(finding("too_large_as_predicted", needed=inside + outside, room=room))
+        found.append(
+            finding("too_large_as_predicted", needed=inside + outside, room=room)
+            if inside + outside > room
+            else finding("too_near_as_predicted", needed=inside + outside, room=room, error=error)
+        )
         if inside + outside > room * (1 + error):
             found.insert(0, found.pop())  # whatever else is wrong, it would not have fitted
     if oom.program is None and (tensor := _tensor(oom.tried, problem, config)):

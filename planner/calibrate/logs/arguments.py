@@ -11,14 +11,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from planner.calibrate.logs.lines import LARGEST_LOG, LONGEST_LINE, plain
+import numpy as np
+
+from planner.calibrate.diagnosis.causes import SLOW_DATA
+from planner.calibrate.logs.lines import LogFacts
+from planner.calibrate.logs.text import check_log, lines_of, plain
+from planner.errors import FileInputError
 
 _ARGUMENT: Final = re.compile(r"^\s*([a-z][a-z0-9_]{2,60}) \.{3,} (\S.{0,80}?)\s*$")
 _WORDS: Final = (
     "net/socket", "using network socket", "using network ib", "net/ib", "p2p is disabled",
     "using torch.float32 for parameters", "using torch.bfloat16 for parameters", "alloc_retries", "cache flushes",
-    "flushing", "straggler",
+    "flushing", "straggler", "cpuadam",
 )  # fmt: skip
+_WAITS: Final = 0.1  # share of a step spent on waiting for its batch that is more than usual
 _WORLD: Final = re.compile(
     r"using world size: (\d+), data-parallel size: (\d+).*?tensor-model-parallel size: (\d+),"
     r"(?:.*?) ?pipeline-model-parallel size: (\d+)"
@@ -46,9 +52,13 @@ def marks_of(lines: Iterable[str]) -> frozenset[str]:
 def read_marks(path: Path) -> frozenset[str]:
     """The same of a file; nothing where it cannot be read, which `read_log` has told already."""
     try:
-        if path.stat().st_size > LARGEST_LOG:
-            return frozenset()
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return marks_of(iter(lambda: file.readline(LONGEST_LINE), ""))
-    except OSError:
+        check_log(path)
+        return marks_of(lines_of(path))
+    except FileInputError:
         return frozenset()
+
+
+def slow_timers(facts: LogFacts, seconds: float) -> frozenset[str]:
+    """What Megatron's own timers say of a run whose steps take so long [s]: that batches are waited for."""
+    waited = facts.timers.get("batch-generator", ())
+    return frozenset({SLOW_DATA} if waited and float(np.median(waited)) > _WAITS * seconds else ())

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from planner.calibrate.logs.lines import plain
+from planner.calibrate.logs.text import plain
 from planner.errors import FileInputError, InputError
+from planner.spec.load_file import read_text
 from planner.spec.machine.cluster import Cluster
 
 _LARGEST: Final = 5_000_000  # bytes
@@ -67,12 +68,7 @@ class Nodes:
 
 
 def _read(path: Path, what: str) -> str:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise FileInputError(str(path), f"{what} must be smaller than 5 MB", "a larger file")
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise FileInputError(str(path), f"{what} must be readable", str(error.strerror or error)) from None
+    return read_text(path, _LARGEST, missing=f"name {what}, or check the path")
 
 
 def read_topology(path: Path) -> NodeTopology:
@@ -118,7 +114,15 @@ def parse_topology(text: str, name: str) -> NodeTopology:
             place = "NV" if cell.startswith("NV") else cell
             if place in order and order.index(place) > order.index(worst):
                 worst = place
-    return NodeTopology(len(devices), len(cards), (most, least if len(devices) > 1 else 0), worst, near)
+    # a card that every device reaches across processors alone carries storage or the host's own traffic
+    reached = {
+        card
+        for device in devices
+        for card in cards
+        if dict(zip(columns, rows[device], strict=False))[card] != "SYS"
+    }
+    of_devices = [card for card in cards if card in reached] or cards
+    return NodeTopology(len(devices), len(of_devices), (most, least if len(devices) > 1 else 0), worst, near)
 
 
 def _rocm_topology(lines: Sequence[str], name: str) -> NodeTopology:
@@ -252,7 +256,10 @@ def cluster_text(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes |
     if topology is not None and topology.devices > 1:
         direct = next(kind for kind, joint in _JOINTS.items() if joint == topology.joint)
         kind = direct if topology.links[1] else "pcie"
-    node: dict[str, Any] = {"accelerators": per_node, "scale_up": {"kind": kind, "domain": per_node}}
+    # a tray's matrix shows its own devices alone, whose links may join several nodes
+    joins = cluster.tiers[0].size > cluster.devices_per_node and kind == str(cluster.tiers[0].kind)
+    domain = min(cluster.tiers[0].size, per_node * count) if joins else per_node
+    node: dict[str, Any] = {"accelerators": per_node, "scale_up": {"kind": kind, "domain": domain}}
     spec: dict[str, Any] = {
         "name": name, "description": f"as found; the rest from {cluster.name}", "nodes": count,
         "accelerator": cluster.accelerator.name, "node": node,
@@ -262,7 +269,7 @@ def cluster_text(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes |
         if topology
         else f"the cluster {cluster.name}"
     }
-    if count > 1:
+    if per_node * count > domain:
         if len(cluster.tiers) < 2:
             raise InputError(
                 "a cluster of several nodes needs a fabric", cluster.name, "name one with several nodes"

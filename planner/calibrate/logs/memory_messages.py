@@ -62,22 +62,29 @@ def _find(text: str, *patterns: str) -> float | None:
 
 _ROUNDED: Final = 0.005  # relative: sizes with two decimals
 _MEGATRON_RANK: Final = re.compile(r"\[Rank (\d+)\]")
+
+
+def _whole(pattern: str) -> re.Pattern[str]:
+    """A pattern in which DECIMAL is a number that no digit follows: ranks may write over one another."""
+    return re.compile(pattern.replace("DECIMAL", r"\d{1,12}(?:\.\d{1,6})?(?![\d.])"))
+
+
 _MEGATRON: Final = (
-    r"memory \(MB\) \| allocated: [\d.]+ \| max allocated: (?P<allocated>[\d.]+) \| (?:reserved|cached): [\d.]+ \| "
-    r"max (?:reserved|cached): (?P<reserved>[\d.]+)(?: \| total device memory used: (?P<device>[\d.]+))?"
+    r"memory \(MB\) \| allocated: [\d.]+ \| max allocated: (?P<allocated>DECIMAL) \| (?:reserved|cached): [\d.]+ \| "
+    r"max (?:reserved|cached): (?P<reserved>DECIMAL)(?: \| total device memory used: (?P<device>DECIMAL))?"
 )
 # bytes of the unit that each line counts in, and its peaks by the field of `MemoryLine`
 _LINES: Final = (
-    (MIB, re.compile(_MEGATRON)),
+    (MIB, _whole(_MEGATRON)),
     (
         MIB,
-        re.compile(
-            r"Peak allocated:? (?P<allocated>[\d.]+)\s?Mi?B\.? Peak reserved: (?P<reserved>[\d.]+)\s?Mi?B"
+        _whole(
+            r"Peak allocated:? (?P<allocated>DECIMAL)\s?Mi?B\.? Peak reserved: (?P<reserved>DECIMAL)\s?Mi?B"
         ),
     ),
-    (GIB, re.compile(r"Max_MA (?P<allocated>[\d.]+) GB\s+CA [\d.]+ GB\s+Max_CA (?P<reserved>[\d.]+) GB")),
-    (GIB, re.compile(r"MaxMemAllocated=(?P<allocated>[\d.]+)GB")),
-    (GIB, re.compile(r"\bmemory:\s*(?P<reserved>[\d.]+)\s*GiB\s*\(\s*[\d.]+%\)")),
+    (GIB, _whole(r"Max_MA (?P<allocated>DECIMAL) GB\s+CA [\d.]+ GB\s+Max_CA (?P<reserved>DECIMAL) GB")),
+    (GIB, _whole(r"MaxMemAllocated=(?P<allocated>DECIMAL)GB")),
+    (GIB, _whole(r"\bmemory:\s*(?P<reserved>DECIMAL)\s*GiB\s*\(\s*[\d.]+%\)")),
 )
 _HINTS: Final = ("memory (MB)", "Peak allocated", "memory:", "MaxMemAllocated", "Max_MA")
 
@@ -88,7 +95,7 @@ def memory_line(text: str, rank: int | None = None) -> MemoryLine | None:
         return None
     for unit, line in _LINES:
         if match := line.search(text):
-            named = _MEGATRON_RANK.search(text) if line.pattern == _MEGATRON else None
+            named = _MEGATRON_RANK.search(text) if "max allocated" in line.pattern else None
             sizes = {name: float(size) * unit for name, size in match.groupdict().items() if size}
             return MemoryLine(int(named[1][:9]) if named else rank, **sizes)
     return None

@@ -6,9 +6,10 @@ a table from one node speaks of the first, one from several of the second. Left 
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,14 +17,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.logs.lines import plain
+from planner.calibrate.logs.text import plain
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.network.collectives import CollectiveKind, collective_time, p2p_time
 from planner.cost.network.traffic import GroupLinks
 from planner.dialect import option
 from planner.errors import FileInputError, InputError
+from planner.spec.findings import Finding, finding
+from planner.spec.load_file import read_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors, LinkRates
+from planner.units import format_bandwidth
 
 Array = NDArray[np.float64]
 
@@ -45,10 +49,22 @@ _START: Final = re.compile(r"# (?:Collective test starting:|nThread\b)")
 _ROW: Final = re.compile(
     r"^\s*(\d+)\s+(\d+)\s+(?:\S+\s+){1,3}?(?:-?\d+\s+)?([\d.]+(?:e[+-]?\d+)?)\s+([\d.]+)\s+([\d.]+)\s+(\S+)(?:\s|$)"
 )
-# widths of the prior [log]: a well-kept machine lies within a fifth of a like one; latencies spread more
+# widths of the prior [log]: a well-kept machine lies within a fifth of a like one; latencies spread more. Its tails are
+# Student's with 4 degrees of freedom: links that are broken are a hundred times slower
 _PRIOR: Final = (0.4, 0.7)
 _NOISE: Final = 0.12
 _TELLING: Final = 5.0  # independent sizes that a table of many stands for
+_SENT: Final = 2.0**20  # bytes: where training sends, messages of which weigh `_WEIGHT` times those below
+_WEIGHT: Final = 3.0
+_SLOWEST: Final = math.log(1e-3)  # of what is looked for
+_LEFT: Final = 0.3  # relative error where training sends above which the factors do not describe the links
+_CONTRADICTS: Final = 1.0  # and above which they describe nothing
+_REPAIR: Final = "repair the links first: NCCL_DEBUG=INFO, and the test again with -b 1M -e 8G"
+_SLOW, _BROKEN = (
+    0.5,
+    0.1,
+)  # shares of what such links reach below which they are looked into, and are not merely slow
+_FALLS: Final = 1.5  # largest bandwidth of a table over that of its largest message: more is a collapse
 
 
 @dataclass(frozen=True)
@@ -73,33 +89,30 @@ class LinkTest:
         return f"{self.kind} on {self.ranks} devices of {len(self.hosts)} node{'s' * (len(self.hosts) > 1)}"
 
     @property
-    def bus_bandwidth(self) -> float:
-        """Of the largest message, as nccl-tests counts it [bytes/s]."""
+    def bus_bandwidths(self) -> Array:
+        """Of every message, as nccl-tests counts it [bytes/s]."""
         n = self.ranks
         share = {CollectiveKind.ALL_REDUCE: 2 * (n - 1) / n, CollectiveKind.P2P: 1.0}.get(
             self.kind, (n - 1) / n
         )
-        return float(share * self.sizes[-1] / self.times[-1])
+        return np.asarray(share * self.sizes / self.times)
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Of the largest message [bytes/s]."""
+        return float(self.bus_bandwidths[-1])
 
 
 def read_tests(path: Path) -> list[LinkTest]:
     """Every table in a file. Raises `FileInputError`."""
-    name = str(path)
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise FileInputError(name, "must be smaller than 50 MB", f"{path.stat().st_size} bytes")
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        raise FileInputError(
-            name, "the file must exist", hint=f"check the path, or {_RUN} > {path.name}"
-        ) from None
-    except OSError as error:
-        raise FileInputError(name, "must be a readable file", str(error.strerror or error)) from None
-    return parse_tests(text, name)
+    text = read_text(path, LARGEST_FILE, missing=f"check the path, or {_RUN} > {path.name}")
+    return parse_tests(text, str(path))
 
 
 def parse_tests(text: str, name: str) -> list[LinkTest]:
     """Every table in the output of nccl-tests or rccl-tests. Raises `FileInputError`."""
+    if text.lstrip().startswith("{"):
+        return [_parse_json(text, name)]
     blocks: list[list[str]] = [[]]
     for raw in text.splitlines():
         line, _ = plain(raw)
@@ -141,6 +154,35 @@ def _parse_block(lines: Sequence[str], name: str) -> LinkTest | None:
     return LinkTest(name, kind, counts, device, np.array(sizes)[order], np.array(times)[order])
 
 
+def _parse_json(text: str, name: str) -> LinkTest:
+    """What nccl-tests wrote with -J (NVIDIA/nccl-tests a0b82b2 src/util.cu). Raises `FileInputError`."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise FileInputError(name, "must be JSON where it begins with a brace", "no JSON", _RUN) from None
+    hosts: dict[str, set[int]] = {}
+    try:
+        devices = document["config"]["devices"]
+        for one in devices:
+            hosts.setdefault(str(one["hostname"]), set()).add(int(one["rank"]))
+        rows = [
+            (float(row["size"]), row.get("out_of_place") or row["in_place"]) for row in document["results"]
+        ]
+        times = [(size, float(row["time"]) * 1e-6) for size, row in rows]
+        right = document.get("out_of_bounds", {}).get("count", 0) == 0
+        command, device = " ".join(map(str, document["args"])), str(devices[0].get("device_info", ""))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        must = "must be what nccl-tests writes with -J: args, config.devices and results"
+        raise FileInputError(name, must, "other JSON", _RUN) from None
+    lines = [f"#  Rank {rank} Pid 0 on {host} device 0 {device}" for host, of in hosts.items() for rank in of]
+    lines += [f"# Collective test starting: {command}", *([] if right else ["Out of bounds values FAILED"])]
+    lines += [f"{size:.0f} 0 float {seconds * 1e6:.6f} 0 0 0" for size, seconds in times]
+    found = _parse_block(lines, name)
+    if found is None:
+        raise FileInputError(name, "must hold a table of nccl-tests", "no result", _RUN)
+    return found
+
+
 def _kind_of(lines: Sequence[str], name: str) -> CollectiveKind:
     """The collective of a table: from the lines above it, else from the name of the file."""
     file = Path(name).stem.lower().replace("-", "_")
@@ -173,22 +215,30 @@ class LinkFit:
     before: tuple[float, ...]
     after: tuple[float, ...]
     tests: tuple[LinkTest, ...]
+    findings: tuple[Finding, ...] = ()
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is remarkable about the links."""
-        links = (
-            ("inside a node", self.factors.scale_up_bandwidth,
-             "SHM instead of P2P (NCCL_P2P_DISABLE, IOMMU, PCIe ACS), links that are down (nvidia-smi nvlink -s) and "
-             "other work on the node"),
-            ("between nodes", self.factors.fabric_bandwidth,
-             "NET/Socket instead of NET/IB, GPUDirect RDMA, cables and PCIe (ACS)"),
-        )  # fmt: skip
-        return tuple(
-            f"bandwidth {where} is {factor:.0%} of what such links reach: check NCCL_DEBUG=INFO for {checks}"
-            for where, factor, checks in links
-            if factor < 0.5
-        )
+
+def _remarkable(factors: LinkFactors, left: Sequence[tuple[LinkTest, Array]]) -> Iterator[Finding]:
+    """What is remarkable about the links. `left`: of each test the error of every size under the factors [1]."""
+    inside, between = factors.scale_up_bandwidth, factors.fabric_bandwidth
+    if inside < _SLOW:
+        yield finding("slow_links_inside", share=inside, broken=inside < _BROKEN)
+    if between < _SLOW:
+        yield finding("slow_links_between", share=between, broken=between < _BROKEN)
+    for test, errors in left:
+        wide = test.bus_bandwidths
+        best = int(wide.argmax())
+        if wide[best] > _FALLS * test.bus_bandwidth:
+            yield finding(
+                "bandwidth_falls", test=test.name, size=float(test.sizes[best]), most=float(wide[best]),
+                last=float(test.sizes[-1]), least=test.bus_bandwidth,
+            )  # fmt: skip
+        sent = np.where(test.sizes >= _SENT, np.abs(errors), 0.0)
+        if sent.max() > _LEFT:
+            worst = int(sent.argmax())
+            yield finding(
+                "links_not_described", test=test.name, size=float(test.sizes[worst]), off=float(errors[worst])
+            )
 
 
 def fit_links(tests: Sequence[LinkTest], cluster: Cluster) -> LinkFit:
@@ -204,12 +254,19 @@ def fit_links(tests: Sequence[LinkTest], cluster: Cluster) -> LinkFit:
     if across:
         wide, late = _fit(across, cluster, rates, factors, "fabric")
         factors = replace(factors, fabric_bandwidth=wide, fabric_latency=late)
-    return LinkFit(
-        factors,
-        tuple(_error(test, cluster, rates) for test in tests),
-        tuple(_error(test, cluster, rates.scaled(factors)) for test in tests),
-        tuple(tests),
-    )
+    before = [_errors(test, cluster, rates) for test in tests]
+    after = [_errors(test, cluster, rates.scaled(factors)) for test in tests]
+    for test, errors in zip(tests, after, strict=True):
+        sent = test.sizes >= _SENT
+        if sent.any() and float(np.median(np.abs(np.log1p(errors[sent])))) > math.log1p(_CONTRADICTS):
+            reached = test.bus_bandwidths[sent]
+            least, most = (format_bandwidth(float(of)) for of in (reached.min(), reached.max()))
+            raise InputError(
+                f"{test.file} must show links that a bandwidth and a latency describe",
+                f"{least} to {most} for messages of 1 MiB and more", _REPAIR,
+            )  # fmt: skip
+    said = tuple(_remarkable(factors, list(zip(tests, after, strict=True))))
+    return LinkFit(factors, tuple(map(_off, before)), tuple(map(_off, after)), tuple(tests), said)
 
 
 def _check_tests(tests: Sequence[LinkTest], cluster: Cluster) -> None:
@@ -239,8 +296,8 @@ def _fit(
     tests: Sequence[LinkTest], cluster: Cluster, rates: LinkRates, factors: LinkFactors, where: str
 ) -> tuple[float, float]:
     """Bandwidth and latency factor of one tier: the most probable under a log-normal prior around 1."""
-    centre, reach = np.zeros(2), np.array([3.0, 2.5])
-    for _ in range(4):  # each round a grid a quarter as wide around the best point
+    centre, reach = np.array([(_SLOWEST + 1.5) / 2, 1.5]), np.array([(1.5 - _SLOWEST) / 2, 4.0])
+    for _ in range(6):  # each round a grid a third as wide around the best point
         axes = [np.linspace(-1, 1, 13) * reach[i] + centre[i] for i in (0, 1)]
         loss = np.array(
             [
@@ -249,7 +306,7 @@ def _fit(
             ]
         )
         best = np.unravel_index(int(loss.argmin()), loss.shape)
-        centre, reach = np.array([axes[0][best[0]], axes[1][best[1]]]), reach / 4
+        centre, reach = np.array([axes[0][best[0]], axes[1][best[1]]]), reach / 3
     return float(np.exp(centre[0])), float(np.exp(centre[1]))
 
 
@@ -257,14 +314,25 @@ def _loss(
     tests: Sequence[LinkTest], cluster: Cluster, rates: LinkRates, factors: LinkFactors, where: str, wide: float,
     late: float,
 ) -> float:  # fmt: skip
+    """Twice the negative log probability, up to a constant. Errors count by Huber's loss, smooth: the worse a link, the
+    more they say."""
     changed = {f"{where}_bandwidth": math.exp(wide), f"{where}_latency": math.exp(late)}
     scaled = rates.scaled(replace(factors, **changed))
-    total = (wide / _PRIOR[0]) ** 2 + (late / _PRIOR[1]) ** 2
+    total = sum(
+        5.0 * math.log1p((value / width) ** 2 / 4.0)
+        for value, width in zip((wide, late), _PRIOR, strict=True)
+    )
     for test in tests:
         error = np.log(test.times / predicted_times(test, cluster, scaled)) / _NOISE
-        total += _TELLING * float(np.mean(5.0 * np.log1p(error**2 / 4.0)))
+        weights = np.where(test.sizes >= _SENT, _WEIGHT, 1.0)
+        total += 2.0 * _TELLING * float(np.average(np.sqrt(1.0 + error**2) - 1.0, weights=weights))
     return total
 
 
-def _error(test: LinkTest, cluster: Cluster, rates: LinkRates) -> float:
-    return float(np.median(np.abs(predicted_times(test, cluster, rates) / test.times - 1)))
+def _errors(test: LinkTest, cluster: Cluster, rates: LinkRates) -> Array:
+    """Predicted over measured time of every size, less 1 [1]."""
+    return predicted_times(test, cluster, rates) / test.times - 1
+
+
+def _off(errors: Array) -> float:
+    return float(np.median(np.abs(errors)))

@@ -287,6 +287,10 @@ def _launch_words(files: Mapping[str, str]) -> dict[str, Any] | None:
     return None
 
 
+_FSDP: Final = "fsdp_config.fsdp_"
+_OFFLOADS: Final = (f"{_FSDP}offload_params", f"{_FSDP}cpu_offload")
+
+
 def _trainer_words(files: Mapping[str, str], words: Mapping[str, list[str]]) -> dict[str, Any] | None:
     """Settings that a Trainer under torchrun hands to Accelerate by itself; None where no script runs one."""
     if "per_device_train_batch_size" not in words:
@@ -296,11 +300,14 @@ def _trainer_words(files: Mapping[str, str], words: Mapping[str, list[str]]) -> 
     if not parts or parts == ["FALSE"]:
         return said | {"distributed_type": "MULTI_GPU"}
     own = flatten(_prefixed({"fsdp_config": _fsdp_config(files, " ".join(words.get("fsdp_config", [])))}))
+    # what --fsdp names yields to --fsdp_config (training_args.py _apply_legacy_fsdp_to_config); axolotl hands on
+    # offload_params
+    # (utils/trainer.py setup_fsdp_envs)
     strategy = next((part for part in parts if part in _STRATEGIES), "FULL_SHARD")
-    return said | own | {
-        "distributed_type": "FSDP", "fsdp_config.fsdp_sharding_strategy": strategy,
-        "fsdp_config.fsdp_offload_params": "OFFLOAD" in parts,
-    }  # fmt: skip
+    stated = {f"{_FSDP}sharding_strategy", f"{_FSDP}reshard_after_forward"} & own.keys()
+    away = next((own[name] for name in _OFFLOADS if name in own), "OFFLOAD" in parts)
+    said |= {"distributed_type": "FSDP"} | ({} if stated else {f"{_FSDP}sharding_strategy": strategy})
+    return said | own | {f"{_FSDP}offload_params": away}
 
 
 def _fsdp_config(files: Mapping[str, str], stated: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ _FORMS: Final[Mapping[str, Callable[[float], str]]] = {
     "span": span,
     "percent": lambda share: f"{100 * share:.1f} %",
     "a day": lambda rate: f"{rate * PER_DAY:.3g} a day",
+    "TFLOP/s": lambda rate: f"{rate / 1e12:,.0f} TFLOP/s",
     "Gbit/s": lambda bandwidth: f"{bandwidth * 8e-9:,g}",
 }
 

@@ -77,6 +77,7 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         fields = text_fields(fields, model_type)
         model_type = _tower_type(fields, model_type)
         fields.values = {**fields.values, "model_type": model_type}
+    fields.check_figures()
     if fields.given("per_layer_config") and model_type not in _READS_PER_LAYER:
         must = "must be left out: layers of this family that differ in their dimensions are not modelled"
         raise fields.error(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from planner.errors import FileInputError, UnsupportedError, as_written, nearest_names
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
@@ -31,6 +31,18 @@ _ACTIVATIONS = {
 }
 
 
+# what neither decides time nor memory, and yet is written to launch files: figures wherever they stand
+_FIGURES: Final = frozenset(
+    (
+        "rope_theta", "rms_norm_eps", "layer_norm_epsilon", "norm_epsilon", "layer_norm_eps", "norm_eps",
+        "partial_rotary_factor", "rotary_pct", "routed_scaling_factor", "router_scaling_factor", "route_scale",
+        "factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor",
+        "attention_factor", "original_max_position_embeddings",
+    )
+)  # fmt: skip
+_ROTATIONS: Final = ("rope_scaling", "rope_parameters")
+
+
 @dataclass
 class ConfigFields:
     """The fields of one configuration object, and a record of what had to be assumed."""
@@ -39,6 +51,22 @@ class ConfigFields:
     file: str
     prefix: str = ""
     assumed: list[Finding] = field(default_factory=list)
+
+    def check_figures(self) -> None:
+        """Raise `FileInputError` for a figure of a launch file that is none."""
+        inner = [
+            (f"{name}.", value) for name in _ROTATIONS if isinstance(value := self.values.get(name), dict)
+        ]
+        for path, values in [("", self.values), *inner]:
+            for name, value in values.items():
+                if isinstance(value, dict) and path:  # of each kind of layer
+                    inner.append((f"{path}{name}.", value))
+                for one in value if isinstance(value, list) else [value]:
+                    number = isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < 1e300
+                    if name in _FIGURES and not (number or one is None or isinstance(one, dict)):
+                        raise self.error(
+                            f"{path}{name}", "must be a finite number", one, "write it as a number"
+                        )
 
     def error(self, name: str, must: str, given: object, hint: str) -> FileInputError:
         return FileInputError(self.file, must, as_written(given), hint, field=self.prefix + name)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibrate.logs.lines import LONGEST_LINE, read_lines, read_log
+from planner.calibrate.logs.lines import read_lines, read_log
 from planner.calibrate.logs.memory_messages import out_of_memory
+from planner.calibrate.logs.text import LONGEST_LINE
 from planner.errors import FileInputError
 from planner.units import GIB
 from tests.calibrate import logs
@@ -234,3 +235,15 @@ def test_in_a_container_the_run_is_the_process_that_makes_the_sum_too_large(
     assert found is not None
     shown = [None if size is None else round(size / GIB, 2) for size in (found.in_use, found.others)]
     assert shown == [own, others]
+
+
+def test_lines_that_ranks_wrote_over_one_another_are_none() -> None:
+    """A figure that holds two points, in any place of any line, is no number and no error."""
+    for line in (logs.TITAN_2026, logs.MEGATRON_MEMORY, logs.NANOTRON_MEMORY, logs.SEE_MEMORY, logs.OOM_2025):
+        text = filled(line) if "{step" in line else line.format(rank=1)
+        for match in re.finditer(r"\d+\.\d+", text):
+            garbled = text[: match.end()] + match[0] + text[match.end() :]
+            for seen in read_lines([garbled, garbled.replace(match[0], "1.2.3")], "log").memory:
+                assert all(
+                    value is None or value < 1e14 for value in (seen.allocated, seen.reserved, seen.device)
+                )

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from benchmarks.published_data import small_input
 from planner.calibrate.logs.machine import (
     cluster_text,
     expand_nodes,
     machine_notes,
     parse_topology,
     read_nodes,
+    read_topology,
 )
 from planner.calibrate.logs.nccl_tests import LinkTest, fit_links, parse_tests, predicted_times, read_tests
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.network.collectives import CollectiveKind
 from planner.errors import FileInputError, InputError
+from planner.report.words import texts
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.links import LinkFactors
 from planner.spec.machine.load_cluster import load_cluster
@@ -84,12 +90,45 @@ def test_a_fabric_at_a_quarter_is_found() -> None:
     assert fit.factors.fabric_latency == pytest.approx(2.0, rel=0.3)
     assert fit.factors.scale_up_bandwidth == pytest.approx(1.0, abs=0.05)
     assert max(fit.after) < 0.1 < max(fit.before)
-    assert "Socket" in fit.notes[0]
+    assert "Socket" in texts(fit.findings)[0]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_fabric_of_any_rate_is_found(seed: int) -> None:
+    """From 1 to 100 % of the expected rate, with the noise of one size after the other: within 20 %."""
+    rng = np.random.default_rng(seed)
+    share, late = 10.0 ** rng.uniform(-2, 0), 10.0 ** rng.uniform(0, 1)
+    slow = LinkFactors(fabric_bandwidth=share, fabric_latency=late)
+    tests = parse_tests(as_if(list(KINDS)[seed % len(KINDS)], int(rng.integers(2, 5)), NODES, slow), "a")
+    noisy = [replace(test, times=test.times * rng.lognormal(0, 0.05, len(test.times))) for test in tests]
+    fit = fit_links(noisy, NODES)
+    assert fit.factors.fabric_bandwidth == pytest.approx(share, rel=0.2)
+    assert ("slow_links_between" in {one.code for one in fit.findings}) == (
+        fit.factors.fabric_bandwidth < 0.5
+    )
+
+
+def test_a_bandwidth_that_falls_is_told_or_refused() -> None:
+    for falls, refused in ((3.0, False), (300.0, True)):
+        (test,) = parse_tests(as_if("all_reduce", 4, NODES, LinkFactors()), "a")
+        large = test.sizes >= (2.0**31 if not refused else 2.0**22)
+        broken = replace(
+            test, times=test.times * np.where(large, falls * test.sizes / test.sizes[-1], 1.0).clip(1.0)
+        )
+        if refused:
+            broken = replace(
+                test, times=test.times * np.where(large, falls ** np.linspace(0, 2, len(large)), 1.0)
+            )
+            with pytest.raises(InputError, match="a bandwidth and a latency"):
+                fit_links([broken], NODES)
+        else:
+            assert "bandwidth_falls" in {one.code for one in fit_links([broken], NODES).findings}
 
 
 def test_slow_links_in_a_node_are_looked_for_in_the_node() -> None:
     slow = LinkFactors(scale_up_bandwidth=0.3)
-    (said,) = fit_links(parse_tests(as_if("all_reduce", 1, NODES, slow), "a"), NODES).notes
+    (found,) = fit_links(parse_tests(as_if("all_reduce", 1, NODES, slow), "a"), NODES).findings
+    said = texts([found])[0]
     assert "inside a node" in said
     assert "P2P" in said
     assert "Socket" not in said
@@ -199,3 +238,53 @@ def test_the_machine_as_a_cluster_file(tmp_path: Path) -> None:
     (tmp_path / "same.yaml").write_text(cluster_text(NODES, None, None, "same"))
     same = load_cluster(str(tmp_path / "same.yaml"), None)
     assert same.tiers[1].bandwidth == pytest.approx(NODES.tiers[1].bandwidth)
+
+
+@pytest.mark.parametrize("launcher", ["srun_l", "mpi_tag", "mpich_rank", "kubectl_time"])
+def test_tables_behind_launchers(launcher: str) -> None:
+    (test,) = read_tests(small_input(f"{launcher}_all_reduce.txt"))
+    (plain,) = read_tests(small_input("slow_fabric_all_reduce.txt"))
+    assert (test.kind, test.hosts, test.sizes.tolist()) == (plain.kind, plain.hosts, plain.sizes.tolist())
+
+
+def test_a_fabric_fifty_times_too_slow_is_said_to_be_broken() -> None:
+    fit = fit_links(read_tests(small_input("slow_fabric_all_reduce.txt")), load_cluster("dgx-h100", 16))
+    assert fit.factors.fabric_bandwidth < 0.05
+    assert max(fit.after) < 0.2
+    assert "broken" in texts(fit.findings)[0]
+
+
+def test_json_of_nccl_tests_says_what_its_table_says() -> None:
+    text = as_if("all_gather", 2, NODES, LinkFactors())
+    (plain,) = parse_tests(text, "x")
+    devices = [
+        {"rank": rank, "group": 0, "hostname": f"n{rank // 8}", "device": rank % 8, "device_info": "H100"}
+        for rank in range(16)
+    ]
+    results = [
+        {"size": int(size), "out_of_place": {"time": seconds * 1e6, "bus_bw": 1.0}, "in_place": None}
+        for size, seconds in zip(plain.sizes, plain.times, strict=True)
+    ]
+    document = {
+        "version": 1, "args": ["build/all_gather_perf", "-b", "8"], "config": {"devices": devices},
+        "results": results, "out_of_bounds": {"count": 0, "okay": "true"},
+    }  # fmt: skip
+    (test,) = parse_tests(json.dumps(document), "x")
+    assert (test.kind, test.hosts) == (plain.kind, plain.hosts)
+    assert test.times == pytest.approx(plain.times, rel=1e-3)
+    for broken in ("{", json.dumps({**document, "config": []}), json.dumps({**document, "results": []})):
+        with pytest.raises(FileInputError):
+            parse_tests(broken, "x")
+    with pytest.raises(FileInputError, match="right results"):
+        parse_tests(json.dumps({**document, "out_of_bounds": {"count": 3}}), "x")
+
+
+def test_a_tray_does_not_part_the_domain_that_it_lies_in() -> None:
+    found = read_topology(small_input("gb200_tray_topo.txt"))
+    for devices, domain in ((72, 72), (144, 72), (36, 36)):
+        text = cluster_text(load_cluster("gb200-nvl72", devices), found, None, "ours")
+        assert yaml.safe_load(text)["node"]["scale_up"]["domain"] == domain
+
+
+def test_cards_that_no_device_is_near_to_are_not_counted() -> None:
+    assert read_topology(small_input("storage_cards_topo.txt")).cards == 4
