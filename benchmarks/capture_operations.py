@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.capture.checking import check
+from benchmarks.capture.checking import check, count_wrong
 from benchmarks.capture.forms import (
     FEWEST,
     LENGTHS,
@@ -159,21 +159,17 @@ def captured_family(family: str, told: Callable[[str], None]) -> dict[str, Any]:
 def checked_family(family: str, every: bool, told: Callable[[str], None]) -> int:
     """How many lists of a shipped file do not hold for a run of today's software; those are told. Of no options, or of
     `every` one."""
+
     document = json.loads((FOLDER / STACK / f"{family}.json").read_text(encoding="utf-8"))
-    tables, wrong, held = Tables.read(document), 0, 0
-    for found, one in forms_of(family).items():
-        for of in document["forms"].get(found, {"variants": ()})["variants"]:
-            if of["options"] and not every:
-                continue
-            variant = tuple(of["options"]), of["adapters"], of["recomputed"]
-            try:
-                check(tables.lists(of), run_of(short(one.config, one.layers, one.beyond), 0, variant))
-                held += 1
-            except (NotListedError, PlannerError) as error:
-                told(f"{one.name} {variant}: {error}")
-                wrong += 1
-    told(f"{family}: {held} lists hold, {wrong} do not")
-    return wrong
+    forms = forms_of(family)
+
+    def run(form: str, of: Mapping[str, Any]) -> Run | None:
+        if of["options"] and not every:
+            return None
+        one, variant = forms[form], (tuple(of["options"]), of["adapters"], of["recomputed"])
+        return run_of(short(one.config, one.layers, one.beyond), 0, variant)
+
+    return count_wrong(document, forms, run, lambda text: told(f"{family}: {text}"))
 
 
 def main() -> None:

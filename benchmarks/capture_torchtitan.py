@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.capture.checking import check
+from benchmarks.capture.checking import check, count_wrong
 from benchmarks.capture.forms import (
     LENGTHS,
     MICRO_BATCHES,
@@ -192,20 +192,14 @@ def written(variant: Variant) -> dict[str, Any]:
     return {"options": [], "adapters": False, "recomputed": recomputed, "tensor": variant.tensor}
 
 
-def checked_forms(document: Mapping[str, Any], found: Mapping[str, Form]) -> int:
+def checked_forms(document: dict[str, Any], found: Mapping[str, Form]) -> int:
     """How many lists of the shipped file do not hold for a run of today's software; those are told."""
-    tables, wrong, held = Tables.read(dict(document)), 0, 0
-    for form, one in found.items():
-        for of in document["forms"].get(form, {"variants": ()})["variants"]:
-            variant = Variant(recompute=RECOMPUTED[of["recomputed"]], tensor=of["tensor"])
-            try:
-                check(tables.lists(of), run_of(one.sized(2), 2, variant))
-                held += 1
-            except (NotListedError, PlannerError) as error:
-                print(f"  {one.name} {variant}: {error}")
-                wrong += 1
-    print(f"{held} lists hold, {wrong} do not")
-    return wrong
+
+    def run(form: str, of: Mapping[str, Any]) -> Run:
+        variant = Variant(recompute=RECOMPUTED[of["recomputed"]], tensor=of["tensor"])
+        return run_of(found[form].sized(2), 2, variant)
+
+    return count_wrong(document, found, run, print)
 
 
 def main() -> None:

@@ -188,7 +188,7 @@ class ShardModel:
         own, keys, copies, counts = self._stage_parameters(held), held.keys, held.copies, held.counts
         dense, expert, outer, wide = own.dense, own.expert, own.outer, own.wide
         t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
-        adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
+        adapters = sum_over_kinds(counts, self._adapters_by_kind(t, e * et))
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
@@ -275,7 +275,7 @@ class ShardModel:
         outer = self._first_stage_parameters(t) + self._last_stage_parameters(t)
         parameters = [kinds @ of_kind[0] + outer, kinds @ of_kind[1]]
         chunks = np.maximum(keys["vpp"].astype(float), 1.0) * copies
-        expert, dense = trained_tensors(model, self.problem.job)
+        expert, dense = trained_tensors(self.problem)
         whole, part = np.zeros(len(t)), np.zeros(len(t))
         for number, size, ranks in zip((dense + 0.0 * e, expert / e), parameters, groups, strict=True):
             held, mean = copies * number / p, copies * size / p
@@ -379,16 +379,19 @@ class ShardModel:
         replicas = self.problem.job.expert_replicas
         return replicas / kind.moe.experts if replicas and kind.moe else 1.0
 
-    def _adapters_by_kind(self, t: Array) -> Array:
+    def _adapters_by_kind(self, t: Array, experts: Array) -> Array:
         """Parameters of LoRA adapters of one layer of each kind on a rank (K, k): r (in + out) of each dense linear
-        layer, the side that tensor parallelism divides divided."""
-        rank = float(self.problem.job.lora_rank or 0)
+        layer, the side that tensor parallelism divides divided; of each expert that `experts` ranks share, whose two
+        first layers are one of twice the rank (peft utils/transformers_weight_conversion.py, `PeftConcatenate`)."""
         found = []
         for kind in self.kinds:
             total = np.zeros(len(t))
             for gemm in layer_gemms(kind, self.problem.model.hidden):
-                if gemm.expert or not self.problem.job.adapts(gemm.name):
+                if not self.problem.adapts(gemm.name, gemm.expert):
                     continue
+                rank = float(self.problem.job.lora_rank or 0) * np.ones_like(t)
+                if gemm.expert:
+                    rank *= gemm.groups * gemm.linear / experts
                 wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
                 total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))
                 each = linear_layers(gemm, self.problem.stack)

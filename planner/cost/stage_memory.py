@@ -151,7 +151,8 @@ def _states(
     if job.lora_rank is None:
         return _States(dense, experts, shared, expert_shared, np.zeros_like(outer), beside, widths)
     bytes_, sharded = FROZEN_BYTES[job.frozen_bits], stack.engine.weights_sharded(zero)
-    adapters = shards.adapters.take(s_row, axis=0) * dense.total[:, None]
+    wider = 2.0 if problem.widens_adapters else 1.0
+    adapters = shards.adapters.take(s_row, axis=0) * wider * dense.total[:, None]
     if bytes_ < weight_bytes:
         upcast = stack.kernels.kept_widths is KeptWidths.FP32_STREAM
         wide = FP32 if upcast else weight_bytes

@@ -8,9 +8,10 @@ cost (`cost/captured/`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import cached_property
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -154,22 +155,33 @@ class Listed:
         """The software that was run, in words."""
         return " under ".join(f"{name} {self.software[name]}" for name in RUN_BY if name in self.software)
 
-    @property
+    @cached_property
     def adapts_experts(self) -> bool:
-        """Are there adapters as wide as experts, whose weights planner does not count?"""
+        """Are there adapters as wide as experts? Where peft has those it adapts routers as well
+        (utils/transformers_weight_conversion.py, `_MOE_TARGET_MODULE_MAPPING`)."""
+        wide, ranked = self._numbers(EXPERT_WIDTH), self._numbers(RANK)
+        return any(wide.intersection(dims) and ranked.intersection(dims) for dims, _ in self._shapes)
+
+    @cached_property
+    def widens_adapters(self) -> bool:
+        """Are there adapters in fp32?"""
+        ranked = self._numbers(RANK)
+        return any(dtype == "float32" and ranked.intersection(dims) for dims, dtype in self._shapes)
+
+    def _numbers(self, symbol: str) -> set[int]:
+        """Of expressions that have a symbol."""
         tables = next(iter(self.variants.values()))
-        wide = {
+        return {
             number
             for number, terms in enumerate(tables.expressions)
-            if any(EXPERT_WIDTH in one.symbols for one in terms)
+            if any(symbol in one.symbols for one in terms)
         }
-        ranked = {
-            number
-            for number, terms in enumerate(tables.expressions)
-            if any(RANK in one.symbols for one in terms)
-        }
-        shapes = (shape for one in tables.operations for shape in (*one.taken, *one.given))
-        return any(wide.intersection(dims) and ranked.intersection(dims) for dims, _ in shapes)
+
+    @property
+    def _shapes(self) -> Iterator[ListedShape]:
+        """Of all tensors that operations take or give."""
+        tables = next(iter(self.variants.values()))
+        return (shape for one in tables.operations for shape in (*one.taken, *one.given))
 
     def casts(self, options: frozenset[str]) -> bool:
         """Are weights copied in the format of products where they are not sharded?"""

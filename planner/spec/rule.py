@@ -57,8 +57,8 @@ class Problem:
     def lists(self, sharded: bool = False, tensor: bool = False) -> ByRecompute | None:
         """Lists of operations of the job's variant, where weights are `sharded` or not and ranks divide layers or not;
         None where they do not hold: for texts of several lengths, other precisions, frozen weights in
-        fewer bits, adapters of other layers or of experts, heads that no flash kernel takes, and devices whose kernels
-        PyTorch chooses otherwise none are captured."""
+        fewer bits, adapters of other layers, heads that no flash kernel takes, and devices whose kernels PyTorch
+        chooses otherwise none are captured."""
         job, chip = self.job, self.cluster.accelerator
         alike = job.mean_length is None and not job.packed and job.frozen_bits == WHOLE_WEIGHTS
         usual = chip.architecture.is_nvidia and chip.compute_major >= AMPERE
@@ -67,11 +67,24 @@ class Problem:
         )
         if job.lora_rank is not None:
             usual &= job.lora_targets is AdapterTargets.ALL_LINEAR
-            usual &= self.listed is None or not (self.model.is_moe and self.listed.adapts_experts)
         half = job.precision in (Precision.BF16, Precision.FP16)
         if self.listed is None or not (alike and usual and half):
             return None
         return self.listed.of(self.stack.options, job.lora_rank is not None, sharded, tensor)
+
+    def adapts(self, product: str, expert: bool) -> bool:
+        """Has a product of a layer, as `cost/operations` names it, an adapter? Of an `expert` or a router where lists
+        have it."""
+        if not (expert or product == "router"):
+            return self.job.adapts(product)
+        return self.listed is not None and self.lists() is not None and self.listed.adapts_experts
+
+    @property
+    def widens_adapters(self) -> bool:
+        """Are adapters and their states in fp32 where those of a whole model are in bf16? As lists have them (peft
+        tuners/tuners_utils.py, `cast_adapter_dtype`)."""
+        wide = self.listed is not None and self.listed.widens_adapters
+        return wide and self.job.lora_rank is not None and self.stack.engine.pure_bf16
 
     @property
     def casts_listed(self) -> bool:

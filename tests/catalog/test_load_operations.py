@@ -109,13 +109,13 @@ def test_a_section_beside_the_fields_is_read_as_the_model_is(section, held, tmp_
     assert (operations_of(STACK, load_model(str(tmp_path)), 1024) is None) == isinstance(held, dict)
 
 
-@pytest.mark.parametrize(("model", "listed"), [("gpt-oss-20b", True), ("qwen3-30b-a3b", False)])
-def test_lists_hold_for_adapters_of_mixtures_that_have_none_on_experts(model: str, listed: bool) -> None:
-    """PEFT puts them on experts of Qwen3, whose weights planner does not count, and leaves those of gpt-oss alone."""
-    request = Request(model, "1x1 h200", 1, seq_len=4096, global_batch="1", stack=STACK)
-    assert resolve(request)[0].lists() is not None
-    adapted = resolve(replace(request, lora_rank=16))[0]
-    assert (adapted.lists() is not None) is listed
+@pytest.mark.parametrize(("model", "experts"), [("gpt-oss-20b", False), ("qwen3-30b-a3b", True)])
+def test_adapters_are_on_experts_where_peft_puts_them(model: str, experts: bool) -> None:
+    request = Request(model, "1x1 h200", 1, seq_len=4096, global_batch="1", stack=STACK, lora_rank=16)
+    adapted = resolve(request)[0]
+    assert adapted.lists() is not None
+    assert adapted.adapts("expert_fc1", expert=True) is experts
+    assert adapted.adapts("qkv", expert=False)
 
 
 def test_a_size_that_all_runs_of_a_form_had_bounds_its_lists() -> None:

@@ -126,7 +126,7 @@ class ListedLayers:
         job, states = self.problem.job, self.problem.stack.engine
         if job.optimizer is not Optimizer.ADAMW:
             return formula
-        width = HALF if states.pure_bf16 else FULL
+        width = HALF if states.pure_bf16 and not self.problem.widens_adapters else FULL
         return update_seconds(parameters, width, not states.optimizer_transient, self.device)
 
     def edges(self, formula: EdgeCost, keys: ConfigTable) -> EdgeCost:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.operations.lists import layer_gemms, model_operations
-from planner.spec.job import Job
 from planner.spec.layer import Layer
-from planner.spec.model import ModelSpec
+from planner.spec.rule import Problem
 
 Array = NDArray[np.float64]
 
@@ -36,12 +35,12 @@ def layer_tensors(layer: Layer, hidden: int) -> tuple[int, int]:
     return experts, sum(op.tensors for op in ops) - experts
 
 
-def trained_tensors(model: ModelSpec, job: Job) -> tuple[int, int]:
+def trained_tensors(problem: Problem) -> tuple[int, int]:
     """Trained tensors of the model: of experts, and the rest; of adapters two a linear layer [1]."""
-    kinds = model.layer_kinds
-    if job.lora_rank is not None:
+    model, kinds = problem.model, problem.model.layer_kinds
+    if problem.job.lora_rank is not None:
         adapted = [
-            sum(2 for gemm in layer_gemms(kind, model.hidden) if not gemm.expert and job.adapts(gemm.name))
+            sum(2 for gemm in layer_gemms(kind, model.hidden) if problem.adapts(gemm.name, gemm.expert))
             for kind in kinds
         ]
         return 0, sum(adapted[kind] for kind in model.layer_kind_of)

@@ -66,7 +66,7 @@ def data_messages(
         everyone, inside = (group_links(inner, group, cluster) for group in (ranks, shards))
         sent = np.where(size > 0, np.maximum(load.units, 1.0), 1.0) if states.unit_messages else 1.0
         if states.owners_broadcast:  # of no more ranks than there are tensors
-            tensors = sum(trained_tensors(problem.model, problem.job))
+            tensors = sum(trained_tensors(problem))
             sent = np.where(size > 0, np.clip(tensors / keys["pp"], 1.0, ranks), 1.0)
         filled = np.maximum(size / bucket, 1.0) if bucket else 1.0  # all-reduced bucket by bucket
         own = Message(

@@ -29,7 +29,7 @@ def problem(**changed: Any) -> Problem:
     [
         {"lora_rank": 16, "lora_targets": "attention"}, {"cluster": "1x8 v100"}, {"cluster": "1x8 mi300x"},
         {"packed": True, "mean_len": 512}, {"lora_rank": 16, "frozen_bits": 4}, {"stack": "transformers-2026+compile"},
-        {"model": "olmoe-1b-7b", "lora_rank": 16}, {"model": "mistral-nemo-12b"},
+        {"model": "mistral-nemo-12b"},
     ],
     ids=str,
 )  # fmt: skip
@@ -48,6 +48,16 @@ def test_heads_that_no_flash_kernel_takes_have_no_lists() -> None:
     narrow = replace(layer, attention=replace(layer.attention, head_dim=100, v_head_dim=100))
     model = replace(usual.model, layers=(narrow,) * usual.model.num_layers)
     assert replace(usual, model=model).lists() is None
+
+
+def test_experts_and_routers_have_the_adapters_that_peft_gives_them() -> None:
+    """olmoe-1b-7b: q, k, v and out of 2048; a router; of 64 experts of 1024 gate and up as one of twice the rank. A
+    weight, its gradient and its copy in a bucket, and two moments, each in fp32."""
+    model = cost_model(problem(model="olmoe-1b-7b", lora_rank=16))
+    detail = model.evaluate(configs(1), keep_terms=True).detail
+    assert detail is not None
+    layer = 16 * (4 * 2 * 2048 + 2048 + 64 + 64 * (2 * (2048 + 2 * 1024) + 1024 + 2048))
+    assert float(detail.memory["optimizer"]["adapters"][0, 0]) == 5 * 4 * 16 * layer
 
 
 def configs(tp: int) -> ConfigTable:

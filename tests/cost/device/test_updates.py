@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import planner
 from planner.catalog.load_stacks import load_stack
 from planner.cost.device.updates import buckets_of, layer_tensors, pieces, trained_tensors
-from planner.spec.job import Job
 from planner.spec.load_model import load_model
+from tests.problems import problem
 
 
 def test_tensors_of_llama_and_deepseek() -> None:
     # norm, qkv, out, norm, fc1, fc2 of 32 layers; embedding, last norm, head
-    assert trained_tensors(load_model("llama-3.1-8b"), Job(seq_len=8192, global_batch=8)) == (0, 32 * 6 + 3)
+    assert trained_tensors(problem(load_model("llama-3.1-8b"))) == (0, 32 * 6 + 3)
     layer = load_model("deepseek-v3").layers[-1]
     # two norms, 7 of MLA, router, two of the shared expert; two of each of 256 experts
     assert layer_tensors(layer, 7168) == (512, 12)
 
 
 def test_adapters_have_two_tensors_a_linear_layer() -> None:
-    job = Job(seq_len=8192, global_batch=8, lora_rank=16)
-    assert trained_tensors(load_model("llama-3.1-8b"), job) == (0, 32 * 4 * 2)
+    for name, linear in (("llama-3.1-8b", 32 * 4), ("olmoe-1b-7b", 16 * 2)):
+        subject = problem(load_model(name))
+        assert trained_tensors(replace(subject, job=replace(subject.job, lora_rank=16))) == (0, linear * 2)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
-from planner.spec.job import Job
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from tests.problems import costs, layer_activations, problem
@@ -78,8 +77,8 @@ class TestTrainedFrequencies:
             assert {name: more[name] - less[name] for name in more} == {"weights": 64, "optimizer": 384}
 
     def test_they_are_one_more_trained_tensor(self) -> None:
-        job = Job(seq_len=4096, global_batch=16)
-        assert trained_tensors(read(), job)[1] == trained_tensors(self.without(), job)[1] + 1
+        more, less = (trained_tensors(problem(model)) for model in (read(), self.without()))
+        assert more[1] == less[1] + 1
 
 
 class TestWork:
