@@ -76,11 +76,10 @@ _COLUMNS: Final = tuple(
 
 @dataclass(frozen=True)
 class Export:
-    """Steps in order, as logged, and memory. `clock`: whether times are differences of it."""
+    """Steps in order, as logged, and memory."""
 
     steps: tuple[LoggedStep, ...]
     memory: tuple[MemoryLine, ...]
-    clock: bool
 
 
 def export_in(lines: Iterator[str], name: str) -> tuple[Export | None, Iterator[str]]:
@@ -165,10 +164,7 @@ def _export(
     """Steps that state times or rates where any does; else those of a clock; else what the whole run averages to."""
     timed = [step for step in steps if step.seconds or step.tokens_per_device or step.tokens or step.samples]
     clocked = [step for step in steps if step.clock is not None and step.step is not None]
-    if timed or len(clocked) < 2:
-        kept = [replace(step, clock=None) for step in timed] or averages
-        return Export(tuple(kept), tuple(memory), False)
-    return Export(tuple(clocked), tuple(memory), True)
+    return Export(tuple(timed or (clocked if len(clocked) > 1 else averages)), tuple(memory))
 
 
 def _average(row: Mapping[str, Any], number: int | None, framework: str) -> LoggedStep | None:
@@ -200,7 +196,8 @@ def _step_of(row: Mapping[str, Any], framework: str) -> LoggedStep | None:
         seconds = 1 / said["per_second"]
     return LoggedStep(
         framework, None, seconds, said.get("tokens_per_device"), said.get("tokens"), said.get("samples"),
-        flops=said.get("flops"), mfu=said["percent"] / 100 if "percent" in said else None, clock=clock,
+        flops=said.get("flops"), mfu=said["percent"] / 100 if "percent" in said else None,
+        clock=None if seconds or said.keys() & {"tokens_per_device", "tokens", "samples"} else clock,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 _LEAST, _MOST = 1e-9, 1e18  # figures beyond them are none
 _NUMBER: Final = r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?\d+)?"
+_SECONDS_OF: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SUFFIX: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -38,9 +39,9 @@ class LoggedStep:
 class _Format:
     """Lines of a framework. `patterns`: each looked for in a line, with groups of these names: `step`, its number;
     figures by the field of `LoggedStep`, a letter behind them for thousands and more; `ms` and what begins with it,
-    parts of `seconds`; `percent`, of `mfu`; `per_second`, steps; `time`, of `clock` as hours:minutes:seconds. A line
-    that lacks the first figure is of another format; `micro`: as in `LoggedStep`; `block`: a line above
-    says which step it is, as `named_step` reads it."""
+    parts of `seconds`; `percent`, of `mfu`; `per_second`, steps; `time`, of `clock` as 1:02:03 or 1h 2m 3s. A line that
+    lacks the first figure is of another format. `micro`: as in `LoggedStep`; `block`: a line above says which step it
+    is, as `named_step` reads it."""
 
     framework: str
     patterns: tuple[re.Pattern[str], ...]
@@ -64,6 +65,7 @@ def _entry(key: str, name: str) -> str:
 _MS, _SECONDS, _RATE, _FLOPS = (_figure_of(name) for name in ("ms", "seconds", "tokens_per_device", "flops"))
 _AT: Final = r"(?P<step>\d{1,12})"
 _TIME: Final = r"(?P<time>(?:\d{1,5} days?, )?\d{1,3}:\d\d:\d\d)"
+_PAST: Final = r"""elapsed_time['"]: *['"](?P<time>(?:\d{1,6}[dhm] ){0,3}\d{1,6}s)"""
 ITERATION: Final = re.compile(r"\biteration:?\s+(?P<step>\d+)\s*/", re.IGNORECASE)
 ELAPSED: Final = re.compile(rf"elapsed time per iteration \(ms\):?\s*{_MS}", re.IGNORECASE)
 _FORMATS: Final = (
@@ -114,17 +116,19 @@ _FORMATS: Final = (
         rf"\bTokens/s/device:\s*{_RATE}",
         rf"\bTFLOP/s/device:\s*{_FLOPS}",
     ),
-    # modelscope/ms-swift 3602360a swift/trainers/patcher.py ("iteration": megatron/callbacks/print.py), the average
-    # since the start; older releases said iterations per second
+    # modelscope/ms-swift 3602360a swift/trainers/patcher.py ("iteration": megatron/callbacks/print.py): the speed is
+    # an average since the start, so that the clock beside it counts; older releases said iterations per second
     _format(
         "ms-swift",
         _entry(r"train_speed\(s/it\)", "seconds"),
         rf"""(?:max_steps\]?|iteration)['"]: *['"]{_AT}/""",
+        _PAST,
     ),
     _format(
         "ms-swift",
         _entry(r"train_speed\(iter/s\)", "per_second"),
         rf"""max_steps\]?['"]: *['"]{_AT}/""",
+        _PAST,
     ),
     # pytorch/torchtune bd2a0fc7 training/metric_logging.py log_dict, on a console, in a file, as JSON; of tokens that
     # have a label
@@ -168,7 +172,7 @@ _FORMATS: Final = (
     _format(
         "levanter", rf"\bProgress on:train (?P<step>\d[\d.]*k?)it/.*?\brate:{_figure_of('per_second')}it/s"
     ),
-    # PaddlePaddle/PaddleNLP 01f74360 trainer/trainer.py _maybe_log_save_evaluate, trainer_utils.py speed_metrics
+    # PaddlePaddle/PaddleNLP 01f74360 trainer/trainer_utils.py speed_metrics
     _format("paddlenlp", _entry("interval_steps_per_second", "per_second"), _entry("global_step", "step")),
     # InternLM/InternEvo c628a8c8 train/pipeline.py record_current_batch_training_metrics
     _format(
@@ -265,7 +269,9 @@ def _step_of(number: str) -> int:
 
 
 def _seconds_of(time: str) -> float:
-    """ "1 day, 2:03:04" [s]."""
+    """ "1 day, 2:03:04" or "1d 2h 3m 4s" [s]."""
+    if time.endswith("s"):
+        return sum(float(part[:-1]) * _SECONDS_OF[part[-1]] for part in time.lower().split())
     days, _, rest = time.rpartition(", ")
     hours, minutes, seconds = (int(part) for part in rest.split(":"))
     return (int(days.split()[0]) if days else 0) * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds

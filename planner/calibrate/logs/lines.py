@@ -157,12 +157,14 @@ class _Steps:
         self._others: list[LoggedStep] = []
         self._last = -1
         self.count = 0
+        self.clocked = False  # times are differences of a clock
 
     def take(self, step: LoggedStep) -> None:
         """One more. A number that falls back begins another attempt of a run that was resumed."""
         if self.count >= MOST_STEPS:
             return
         self.count += 1
+        self.clocked |= step.clock is not None
         if step.step is None:
             self._others.append(step)
             return
@@ -187,8 +189,8 @@ class _Steps:
 
 
 def _with_clock(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """Steps whose lines show a clock alone, with the time since an earlier line: the last one, or the last that is far
-    enough back where the clock counts whole seconds."""
+    """Steps whose lines show a clock, with the time since an earlier line: the last one, or the last that is far enough
+    back where the clock counts whole seconds. One alone keeps what it says."""
     found, earlier = list[LoggedStep](), list[tuple[float, int]]()
     whole = all(step.clock is None or step.clock.is_integer() for step in steps)
     for step in steps:
@@ -205,7 +207,7 @@ def _with_clock(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
                 found.append(replace(step, seconds=seconds, clock=None))
         earlier.append((step.clock, step.step))
         del earlier[:-_MOST_EARLIER]
-    return found
+    return found or [replace(step, clock=None) for step in steps if step.seconds]
 
 
 def read_lines(lines: Iterable[str], name: str) -> LogFacts:
@@ -225,7 +227,7 @@ def _of_export(export: Export, name: str) -> LogFacts:
         steps.take(step)
     found, resumed = steps.chosen()
     said = [resumed] if resumed is not None else []
-    if export.clock and found:
+    if steps.clocked and found:
         said.append(finding("times_by_clock"))
     return LogFacts(name, tuple(found), export.memory, (), 0, (), findings=tuple(said))
 
@@ -264,6 +266,8 @@ def _of_text(lines: Iterable[str], name: str) -> LogFacts:
     # the average that a trainer states at its end holds its start
     every = numbered or barred or others
     said = [resumed] if resumed is not None else []
+    if steps.clocked and every is numbered:
+        said.append(finding("times_by_clock"))
     if every is barred and barred and ignored:
         said.append(finding("bars_left_out", bars=ignored))
     if not every and undecided:

@@ -143,12 +143,12 @@ class LostMemory:
     size: float | None = None
 
 
-# NVIDIA/nccl src/include/checks.h, alloc.h; pytorch aten/src/ATen/cuda/Exceptions.cpp, c10/core/impl/alloc_cpu.cpp,
-# torch/distributed/elastic; Linux mm/oom_kill.c; Slurm, Kubernetes; DeepSpeed launcher/launch.py
+# NVIDIA/nccl 0456df20 src/include/checks.h; torch 2.13 distributed/elastic/multiprocessing/; deepspeed 0.19.8
+# launcher/launch.py; Linux mm/oom_kill.c; PyTorch's CPU allocator, Slurm and Kubernetes as public reports quote them
 _LOST: Final = tuple(
     (of, re.compile(pattern, re.IGNORECASE))
     for of, pattern in (
-        ("NCCL", r"\bCuda failure(?: \d+)? '?out of memory|NCCL WARN Failed to CUDA (?:host )?(?:m|c)alloc"),
+        ("NCCL", r"\bCuda failure(?: \d+)? '?out of memory|NCCL WARN Failed to CUDA (?:m|c)?alloc"),
         ("RCCL", r"\bHIP failure(?: \d+)? '?out of memory"),
         ("cuBLAS", r"\bCUBLAS_STATUS_ALLOC_FAILED\b"),
         ("hipBLAS", r"\b(?:HIPBLAS|ROCBLAS)_STATUS_ALLOC_FAILED\b"),
