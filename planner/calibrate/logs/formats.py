@@ -263,9 +263,10 @@ def _read(form: _Format, text: str) -> LoggedStep | None:
 
 def _step_of(number: str) -> int:
     """ "1,200" or, shortened, "1.20k"."""
-    if number.endswith("k"):
-        return round(float(number[:-1][:12]) * 1e3) if number.count(".") < 2 else 0
-    return int(number.replace(",", "").split(".")[0][:12])
+    if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?k", number):
+        return round(float(number[:-1]) * 1e3)
+    digits = re.match(r"[\d,]*", number)
+    return int((digits[0] if digits else "").replace(",", "")[:12] or 0)
 
 
 def _seconds_of(time: str) -> float:

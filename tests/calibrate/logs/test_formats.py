@@ -256,6 +256,12 @@ def test_a_micro_batch_is_marked() -> None:
     assert {step.micro for step in read_lines(lines_of("litgpt"), "log").steps} == {True}
 
 
+def test_steps_that_are_no_numbers() -> None:
+    for number in ("41e9992", "1.2.3", "9" * 400, "1,,,2", "3.0"):
+        line = f'{{"current_steps": {number}, "loss": 1.0, "elapsed_time": "0:01:00"}}'
+        assert all((step.step or 0) < 10**12 for step in read_lines(["x", line, line], "log").steps)
+
+
 def test_numbers_that_a_bar_shortens() -> None:
     line = "Progress on:train 1.23kit/5.00kit rate:4.3s/it remaining:1:10:14 elapsed:01:26 postfix:loss=3.23"
     assert read_lines([line], "log").steps[0].step == 1230
