@@ -128,8 +128,10 @@ def resolve(
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
         name = default_stack(cluster.accelerator, _by_peft(request))
-        code = "adapters_stack" if name == ADAPTERS_STACK else "default_stack"
-        assumed.append(finding(code, stack=name))
+        of_adapters = name == ADAPTERS_STACK
+        assumed.append(
+            finding("adapters_stack", stack=name) if of_adapters else finding("default_stack", stack=name)
+        )
     require_one(name)
     stack = stack_to_plan(name)
     if overlay is not None:

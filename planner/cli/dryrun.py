@@ -15,7 +15,6 @@ from planner.cli.campaign import Answer
 from planner.cli.options import AnswerOption, JsonOption
 from planner.cli.output import check_output, progress, tell
 from planner.errors import FileInputError
-from planner.spec.load_file import check_file
 
 if TYPE_CHECKING:
     from planner.dryrun.snapshot import OwnRun
@@ -62,6 +61,7 @@ def dryrun(
 def _run_of(path: Path) -> OwnRun:
     """What the snapshot in a file says. Raises `FileInputError`."""
     from planner.dryrun.snapshot import read_snapshot
+    from planner.spec.load_file import check_file
 
     name = str(path)
     try:

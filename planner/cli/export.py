@@ -16,8 +16,6 @@ from planner.cli.options import FASTEST, ChoiceOption, PlanArgument
 from planner.cli.output import check_output
 from planner.dryrun.extra import Run, runner_for
 from planner.errors import NoConfigurationError, UnsupportedError
-from planner.spec.verdict import MemoryVerdict
-from planner.units import format_capacity
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch
@@ -119,6 +117,9 @@ def export(
 
 def _require_fit(choice: Choice, unfit: bool) -> None:
     """Refuse launch files of a configuration that does not fit, where they are not asked for all the same."""
+    from planner.spec.verdict import MemoryVerdict
+    from planner.units import format_capacity
+
     memory = choice.memory
     if memory.verdict is MemoryVerdict.DOES_NOT_FIT and not unfit:
         given = f"{format_capacity(memory.peak)} of {format_capacity(memory.limit)}: {choice.config.text}"

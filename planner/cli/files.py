@@ -14,8 +14,6 @@ from planner.ask.option import as_written, options_of
 from planner.ask.question import Question
 from planner.dialect import on_command_line, option
 from planner.errors import FileInputError, InputError, field_must
-from planner.spec.load_file import decoded, read_bytes
-from planner.spec.load_loads import BALANCED
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from planner.spec.stack.engines import AnyEngine, EngineKind
 
 _LARGEST = 2_000_000  # bytes of a file
+_LARGEST_BESIDE = 10**15  # of one that is passed over
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
 _MUST = "the files must be those of a framework that planner reads: "
 _STARTED = "the number of processes that the files start,"
@@ -72,7 +71,17 @@ def _files_of(path: Path) -> list[Path]:
 
 def _text_of(file: Path) -> str | FileInputError:
     """What a file says, or that it is no text, which its caller may pass over."""
-    content = read_bytes(file, _LARGEST, missing=f"check the path; {_HOW}")
+    from planner.spec.load_file import check_file, decoded, read_bytes, unreadable
+
+    check_file(file, _LARGEST_BESIDE, missing=f"check the path; {_HOW}")
+    try:
+        with file.open("rb") as opened:
+            data = b"\0" in opened.read(8192)
+    except OSError as error:
+        raise unreadable(str(file), error) from None
+    if data:  # beside a script, of any size
+        return FileInputError(str(file), "must be a readable UTF-8 text file", "zero bytes")
+    content = read_bytes(file, _LARGEST)
     try:
         return decoded(content, str(file)).replace("\r", "\n")
     except FileInputError as error:
@@ -254,6 +263,8 @@ def _as_stated(asked: Question, parsed: ParsedConfig, said: list[str]) -> Questi
     stated = {name: value for name, value in stated.items() if value is not None}
     counted = replace(asked, **stated)
     if parsed.balanced and asked.expert_loads is None:
+        from planner.spec.load_loads import BALANCED
+
         counted = replace(counted, expert_loads=BALANCED)
     given, found, known = as_written(asked), as_written(counted), options_of(Question)
     said += [

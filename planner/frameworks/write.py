@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import FileInputError
-from planner.spec.load_file import resolved
+from planner.spec.save import resolved
 
 
 def write_files(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:

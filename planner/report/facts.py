@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Final
 
 from planner.answer.headline import gap_values
-from planner.answer.outcome import days_ends
 from planner.dialect import option
 from planner.report.options_text import changed_options, stack_letters
 from planner.report.words import text_of, texts
@@ -183,6 +182,8 @@ def key_figures(choice: Choice, noun: str) -> tuple[Figure, ...]:
 
 def _run_figures(choice: Choice, run: Run, noun: str) -> tuple[Figure, ...]:
     """Days, cost and energy of the whole run; goodput and checkpoints where the plan knows them."""
+    from planner.answer.outcome import days_ends  # which loads the cost model
+
     if run.goodput is None or run.effective_days is None or run.held_gpu_hours is None:
         note = f"{run.steps:,.0f} steps without an interruption, {count(run.gpu_hours)} {noun}-hours"
         price = f" at ${run.price_per_device_hour:.2f} per {noun}-hour" if run.price_per_device_hour else ""

@@ -79,11 +79,3 @@ def decoded(content: bytes, name: str) -> str:
 def unreadable(name: str, error: Exception) -> FileInputError:
     """Why a file cannot be read."""
     return FileInputError(name, "must be a readable file", str(getattr(error, "strerror", None) or error))
-
-
-def resolved(path: Path | str) -> Path:
-    """The file that a path names behind all links. Raises OSError for a loop of them, as Python 3.13 does."""
-    try:
-        return Path(path).resolve()
-    except RuntimeError as error:
-        raise OSError(str(error)) from None

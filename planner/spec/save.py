@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from planner.errors import FileInputError
-from planner.spec.load_file import resolved
 
 _PREFIX, _SUFFIX = ".planner-", ".part"  # of the name of a file that is being written
 _ABANDONED: Final = 3600  # seconds: one that has not changed for so long, nobody writes any more
@@ -45,6 +44,14 @@ def check_target(path: Path | str, *others: Path | str | None) -> None:
         raise FileInputError(
             str(path), "must be in a folder that can be written to", reason, "choose another file"
         ) from None
+
+
+def resolved(path: Path | str) -> Path:
+    """The file that a path names behind all links. Raises OSError for a loop of them, as Python 3.13 does."""
+    try:
+        return Path(path).resolve()
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
 
 
 def _same_file(target: Path, other: Path | str) -> bool:

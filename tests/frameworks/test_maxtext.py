@@ -459,7 +459,7 @@ def test_what_is_read_but_not_modelled_is_said(line: str, note: str) -> None:
 def test_numbers_of_the_stack(tmp_path: Path) -> None:
     shipped = files("planner.catalog") / "stacks" / "maxtext-2024.yaml"
     own_stack = tmp_path / "own.yaml"
-    text = shipped.read_text(encoding="utf-8").replace("kind: vocab-parallel", "kind: chunked, number: 2")
+    text = shipped.read_text(encoding="utf-8").replace("kind: remade", "kind: chunked, number: 2")
     own_stack.write_text(text.replace("name: maxtext-2024", "name: own"))
     filled = f"{OWN}ici_fsdp_parallelism: 16\ndcn_data_parallelism: 1\n"
     back = read(filled + "num_vocab_tiling: 4\nweight_dtype: bfloat16\nopt_type: sgd\n")
