@@ -119,13 +119,14 @@ def readable(files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def placed(parsed: ParsedConfig, cluster: str, gpus: int | None) -> ParsedConfig:
-    """What the files say on the cluster, where they leave axes to the devices that there are. Raises `InputError`."""
+    """What the files say on the cluster, where they leave axes to the devices that there are, or name a number that
+    `gpus` goes before. Raises `InputError`."""
     from planner.spec.machine.load_cluster import load_cluster
 
-    if parsed.placed is None:
+    if parsed.placed is None or (parsed.devices is not None and gpus in (None, parsed.devices)):
         return parsed
     hardware = load_cluster(cluster, gpus)
-    return parsed.placed(hardware.num_devices, hardware.scale_up_domain)
+    return replace(parsed.placed(hardware.num_devices, hardware.scale_up_domain), devices=parsed.devices)
 
 
 def newest_stack(framework: Framework, engine: EngineKind | None = None) -> str:
