@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.dialect import option
@@ -223,7 +223,8 @@ class Framework:
     name. `shards_all_by`: what holds gradients and weights where they are sharded, if that is not what its newest stack
     has. `usual_zero`: how far it shards where nothing is said.
     `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
-    `same_words(name, text)`: whether a settings file that it parses has the names that `render` writes.
+    `restated(files, launch)`: settings by dotted name that state a launch in each of a user's files, under "" what none
+    of them states; None where they are those of the files that `render` writes.
     `balances`: does it keep experts balanced by a bias, whatever the model?
     """
 
@@ -247,7 +248,7 @@ class Framework:
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _as_stated
-    same_words: Callable[[str, str], bool] = lambda name, text: True
+    restated: Callable[[Mapping[str, str], Launch], dict[str, dict[str, Any]]] | None = None
     balances: bool = False
 
     @property

@@ -42,6 +42,23 @@ def is_trainer_yaml(name: str, text: str) -> bool:
     )
 
 
+def stated_by_trainer(settings: Mapping[str, Any], loop: Mapping[str, Any]) -> dict[str, Any]:
+    """How its `settings` would state what the training loop does: `micro_batch`, `accumulate`, `recompute`, those that
+    are given."""
+    axolotl = "base_model" in settings
+    batch = "micro_batch_size" if axolotl else "per_device_train_batch_size"
+    names = {
+        "micro_batch": batch,
+        "accumulate": "gradient_accumulation_steps",
+        "recompute": "gradient_checkpointing",
+    }
+    said = {names[what]: value for what, value in loop.items()}
+    if not axolotl and {"finetuning_type", "stage"} & settings.keys() and "recompute" in loop:
+        del said["gradient_checkpointing"]  # which LLaMA-Factory turns on unless told not to
+        said["disable_gradient_checkpointing"] = not loop["recompute"]
+    return said
+
+
 def names_deepspeed(name: str, text: str) -> bool:
     """Is it one that names a DeepSpeed file?"""
     return is_trainer_yaml(name, text) and bool(words_in(name, text).get("deepspeed"))

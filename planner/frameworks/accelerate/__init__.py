@@ -15,10 +15,10 @@ from planner.frameworks.accelerate.parse import (
     FP8_BACKENDS,
     PRECISIONS,
     VERSION,
-    is_fsdp_2,
     parse,
     recognizes,
 )
+from planner.frameworks.accelerate.restate import restated
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
@@ -276,5 +276,5 @@ ACCELERATE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
-    same_words=is_fsdp_2,
+    restated=restated,
 )
