@@ -10,14 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.catalog.stack_options import NO_COMPILE, NO_SYNC
+from planner.catalog.stack_options import NO_COMPILE, NO_SYNC, PURE_BF16
 from planner.dialect import option
 from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.options import option_table, unknown_options
 from planner.frameworks.shell.script import COMMAND_END, Script, group_options, is_script, whole
-from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
+from planner.frameworks.trainer import Pure, Trainer, devices_of, kernels_of, trainer_of, words_of
 from planner.frameworks.trainer_yaml import is_trainer_yaml, names_deepspeed
 from planner.frameworks.words import is_on
 from planner.frameworks.zero_settings import with_full_names, zero_settings
@@ -129,6 +129,10 @@ def parse(files: Mapping[str, str], started: int | None = None) -> ParsedConfig:
             "nothing here asks for torch.compile: the program is taken to do without, as Accelerate does; "
             f"{option('stack', 'fsdp1-2023')} is one with it"
         )
+    # under mixed precision FSDP raises what is trained to fp32 (utils/fsdp_utils.py fsdp2_prepare_model; accelerator.py
+    # prepare_model), DeepSpeed keeps masters
+    kept = {"FSDP": (Pure.WITHOUT_AUTOCAST,), "DEEPSPEED": ()}
+    pure = trainer.pure_bf16 in kept.get(kind, (Pure.UNDER_AUTOCAST, Pure.WITHOUT_AUTOCAST))
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
         framework="accelerate",
@@ -147,7 +151,12 @@ def parse(files: Mapping[str, str], started: int | None = None) -> ParsedConfig:
         unknown=unknown,
         engine=EngineKind.DEEPSPEED if kind == "DEEPSPEED" else None,
         usual_options=(NO_COMPILE,) * (compiled is None),
-        stack_options=(*((NO_SYNC,) * waits), *((NO_COMPILE,) * (compiled is False)), *kernels_of(words)),
+        stack_options=(
+            *((PURE_BF16,) * pure),
+            *((NO_SYNC,) * waits),
+            *((NO_COMPILE,) * (compiled is False)),
+            *kernels_of(words),
+        ),
         stack_settings=settings,
         notes=(
             *notes,
