@@ -22,6 +22,7 @@ from planner.cli.files import (
     read_files,
     readable,
     recognize,
+    require_launch,
 )
 from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
@@ -103,6 +104,7 @@ def check_files(
     files, said = readable(files)
     framework = recognize(files)
     parsed = placed(framework.parse(files), asked.cluster, asked.gpus)
+    require_launch(files, parsed, asked)
     said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
     batch = _sequences(asked.global_batch, parsed.seq_len or asked.seq_len)
     for found, given, what in (
@@ -126,7 +128,7 @@ def check_files(
     if stated and sum(stated) != problem.model.num_layers:
         broken = (*broken, _other_layers(stated, problem.model.num_layers))
     broken += _other_exchange(config, problem.model, parsed)
-    _require_modelled(broken)
+    _require_modelled(broken, config.describe(problem.context_kinds[0]))
     if config.zero not in problem.stack.limits.zero and not broken:
         assumed.append(
             f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
@@ -219,12 +221,12 @@ def _overlapping(problem: Problem) -> Problem:
     return replace(problem, stack=stack.model_copy(update=shown))
 
 
-def _require_modelled(broken: Sequence[Violation]) -> None:
+def _require_modelled(broken: Sequence[Violation], given: str) -> None:
     """Raise `UnsupportedError` where all that a configuration breaks is what planner does not model: the framework
-    refuses nothing of it, and no verdict is known."""
+    refuses nothing of it, and no verdict is known. `given`: the configuration in words."""
     if broken and all(one.unmodelled for one in broken):
         how = f"no verdict on these files: {broken[0].hint} to be told one"
-        raise UnsupportedError(broken[0].must, broken[0].reason.removeprefix(f"{broken[0].must}; "), how)
+        raise UnsupportedError(broken[0].must, given, how)
 
 
 def _other_layers(stated: tuple[int, ...], layers: int) -> Violation:

@@ -129,7 +129,8 @@ class StackSetting:
 class ParsedConfig:
     """What a launcher's files say. Axes they don't state are absent from `axes`.
 
-    `model`: the architecture, where they state all of it, or one that planner ships is `named` by a word of theirs.
+    `model`: the architecture, where they state all of it, or one that planner ships is `named` by a word of theirs,
+    which may name one that it does not.
     `layers`: of every pipeline chunk, where stated; `violations`: what the program refuses of them.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.

@@ -148,7 +148,8 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "hybridep-padding", ("ep", "etp"), lambda c, p: _padded(c, p, Dispatcher.HYBRIDEP),
         "planner models experts padded to one capacity with NCCL's all-to-all alone, not with HybridEP", _UNPADDED,
-        "Megatron-Bridge 067f987 examples/models/nemotron/nemotron_3/super/slurm_pretrain.sh trains so", unmodelled=True,
+        "Megatron-Bridge 067f987 examples/models/nemotron/nemotron_3/super/slurm_pretrain.sh trains so",
+        unmodelled=True,
     ),
     Rule(
         "dispatcher-groups", ("ep", "etp"), _groups,

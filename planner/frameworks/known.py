@@ -37,4 +37,5 @@ def known_as(model: ModelSpec, names: Iterable[str], framework: str) -> str:
     if name := named_as(model, listed):
         return name
     must = f"the model must be one that planner writes for {framework}: {', '.join(sorted(listed))}"
-    raise UnsupportedError(must, model.name, "export to another framework, or add the model there yourself")
+    given = f"{model.name} of other dimensions" if model.name in listed else model.name
+    raise UnsupportedError(must, given, "export to another framework, or add the model there yourself")
