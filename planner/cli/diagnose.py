@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from planner.calibrate.logs.lines import LogFacts
 
 EPILOG = (
-    "\b\nExamples:\n"
+    "Logs are text of axolotl, composer, DeepSpeed, fms-fsdp, InternEvo, Levanter, litgpt, LLaMA-Factory, llm.c, "
+    "MaxText, Megatron-LM, Megatron-Bridge, ms-swift, nanochat, nanoGPT, nanotron, NeMo, NeMo Automodel, NeMo-RL, "
+    "OLMo-core, PaddleNLP, torchtitan, torchtune, transformers and verl, or trainer_state.json, train_results.json, "
+    "lines of JSON, CSV of wandb, TensorBoard and MLflow, in UTF-8 or UTF-16, packed by gzip, bzip2 or xz or not."
+    "\n\n\b\nExamples:\n"
     "  planner diagnose llama-3-8b '4x8 h100 400G-ib' --stack torchtitan-2024 --seq-len 8192 \\\n"
     "    --run train.log:tp=1,zero=3,global_batch=32 --run one_node.log:gpus=8,global_batch=8,tp=1,zero=3\n"
     "  planner diagnose mixtral-8x7b '2x8 h100 400G-ib' --seq-len 2048 --global-batch 128 \\\n"
@@ -133,7 +137,7 @@ def _evidence(
         try:
             seen, said = observe(asked, text)
         except InputError as error:
-            if facts is None or not facts.ooms:
+            if facts is None or not (facts.ooms or facts.lost):
                 raise
             notes.append(f"{error.must}; {error.given}")  # its message of memory is explained all the same
             continue
@@ -223,7 +227,7 @@ def _tell_memory(asked: Question, texts: list[str], as_json: bool, alone: bool) 
     told = False
     for text in texts:
         facts = _log(parse_run(text)[0])
-        if facts is None or not (facts.ooms or not facts.steps):
+        if facts is None or not (facts.ooms or facts.lost or not facts.steps):
             continue
         problem, config, _ = configured(asked, text, facts)
         story = worded(explain(facts, problem, config))

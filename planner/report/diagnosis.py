@@ -260,12 +260,9 @@ def memory_story_document(story: MemoryStory) -> RenderableType:
     rows.append(("in all", format_capacity(story.predicted)))
     title = f"Predicted, pipeline rank {story.rank}, {story.phase} phase"
     blocks.append(section(title, listing(("part", "bytes"), rows)))
-    blocks.append(
-        section(
-            "Reported",
-            listing(("", "bytes"), [(term_name(n), format_capacity(v)) for n, v in story.reported]),
-        )
-    )
+    if story.reported:
+        reported = [(term_name(name), format_capacity(value)) for name, value in story.reported]
+        blocks.append(section("Reported", listing(("", "bytes"), reported)))
     todo = [f"first: {text_of(story.first_aid)}"] if story.first_aid else []
     move = cheapest(story.moves)
     if move is not None:
@@ -273,7 +270,7 @@ def memory_story_document(story: MemoryStory) -> RenderableType:
         todo.append(
             f"cheapest change that fits: {text_of(move.change)} (saves {format_capacity(move.saved)}, {slower})"
         )
-    else:
+    elif not story.of_host:  # which no change of what a device holds mends
         todo.append("no single change fits: planner plan searches all of them")
     blocks.append(section("To do", bullets(todo)))
     return Group(*blocks)

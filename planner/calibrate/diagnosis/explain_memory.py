@@ -1,4 +1,4 @@
-"""Why did a device run out of memory? The predicted breakdown beside what the message or the log reports.
+"""Why did a device or a host run out of memory? The predicted breakdown beside what the message or the log reports.
 
 Left out: traces of the allocator, which say which tensor it was.
 """
@@ -26,13 +26,15 @@ HEADROOM: Final = 0.05
 FRAGMENTED: Final = 0.08  # of the capacity: reserved and unused above it is more than rounding
 OUTSIDE: Final = 2.0 * GIB  # beyond the predicted bytes outside the allocator: something else is there
 SAME: Final = 0.03  # relative: a request that is a known tensor
+_OF_HOST: Final = ("host_ran_out", "ended_by_signal")
 EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True)
 class MemoryStory:
     """`terms`: predicted parts at the peak [bytes]; `predicted` of the device, `outside` the allocator, `capacity`;
-    `reported`: lines of name and bytes; `reasons`: what it was, the surest first; `moves`: changes that fit."""
+    `reported`: lines of name and bytes; `reasons`: what it was, the surest first; `moves`: changes that fit; `of_host`:
+    whether the host's memory ran out, which none of them changes."""
 
     terms: dict[str, float]
     phase: str
@@ -44,6 +46,7 @@ class MemoryStory:
     reasons: tuple[Finding, ...]
     first_aid: Finding | None
     moves: tuple[Move, ...]
+    of_host: bool = False
 
 
 def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> MemoryStory:
@@ -68,14 +71,18 @@ def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> Memory
     reported = _reported(facts, oom)
     inside = predicted - outside
     reasons, aid = _reasons(facts, oom, problem, config, inside, outside, capacity)
+    if oom is None and facts.lost:
+        reasons, aid = _of_others(facts, problem, inside, outside, capacity)
+    of_host = bool(reasons) and reasons[0].code in _OF_HOST
     # what the run needed beyond its prediction, a change must save as well
     beyond = max(_needed(oom) - inside, 0.0) if oom is not None else 0.0
     limit, rules = capacity * (1 - HEADROOM) - beyond, all_rules_for(problem.stack.framework)
-    moves = tuple(move for move in memory_moves(model, config, rules, limit) if move.fits)
+    tried = () if of_host else memory_moves(model, config, rules, limit)
+    moves = tuple(move for move in tried if move.fits)
     moves = tuple(sorted(moves, key=lambda move: (move.slower is None, move.slower or 0.0)))
     return MemoryStory(
         {name: value for name, value in terms.items() if value}, phase, rank, predicted, outside, capacity, reported,
-        reasons, aid, moves,
+        reasons, aid, moves, of_host,
     )  # fmt: skip
 
 
@@ -150,6 +157,31 @@ def _reasons(
     if not found:
         found.append(finding("expected_to_fit", needed=inside + outside, room=room))
     return tuple(found), aid
+
+
+def _of_others(
+    facts: LogFacts, problem: Problem, inside: float, outside: float, capacity: float
+) -> tuple[tuple[Finding, ...], Finding]:
+    """What messages of memory outside the allocator mean: a device that it left too little of, or the host's memory.
+
+    A library's message comes first, as the launcher ends the other processes of such a run."""
+    libraries = dict.fromkeys(lost.of for lost in facts.lost if lost.of not in ("host", "signal"))
+    if libraries:
+        found = [finding("no_room_outside", libraries=tuple(libraries), expected=outside)]
+        error = problem.stack.overhead.error
+        needed = inside + outside
+        if needed > capacity:
+            found.append(finding("too_large_as_predicted", needed=needed, room=capacity))
+        elif needed > capacity * (1 - error):
+            found.append(finding("too_near_as_predicted", needed=needed, room=capacity, error=error))
+        share = max(1 - (outside + OUTSIDE) / capacity, 0.0)
+        return tuple(found), finding("keep_room_outside", room=outside + OUTSIDE, share=share)
+    certain = [lost for lost in facts.lost if lost.of == "host"]
+    if not certain:
+        return (finding("ended_by_signal"),), finding("look_at_host")
+    size = max((lost.size for lost in certain if lost.size), default=None)
+    held = {} if size is None else {"size": size}
+    return (finding("host_ran_out", **held),), finding("need_less_of_host")
 
 
 def _of_lines(facts: LogFacts, inside: float, problem: Problem) -> tuple[Finding, ...]:

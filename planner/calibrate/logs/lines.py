@@ -18,8 +18,28 @@ from pathlib import Path
 from typing import Final
 
 from planner.calibrate.logs.bars import Bars
-from planner.calibrate.logs.formats import ELAPSED, FORMATS, HINTS, ITERATION, LoggedStep, step_line
-from planner.calibrate.logs.memory_messages import MemoryLine, OutOfMemory, memory_line, out_of_memory
+from planner.calibrate.logs.exports import EXPORTS, Export, export_in
+from planner.calibrate.logs.formats import (
+    ELAPSED,
+    FORMATS,
+    HEAD_HINTS,
+    HINTS,
+    ITERATION,
+    LoggedStep,
+    below,
+    named_step,
+    step_line,
+)
+from planner.calibrate.logs.memory_messages import (
+    LOST_HINTS,
+    LostMemory,
+    MemoryLine,
+    OutOfMemory,
+    lost_memory,
+    memory_line,
+    out_of_memory,
+)
+from planner.calibrate.logs.others import HEAD, named
 from planner.calibrate.logs.text import check_log, lines_of, plain
 from planner.errors import FileInputError
 from planner.report.words import texts
@@ -30,6 +50,8 @@ _MOST_MESSAGES: Final = 10_000
 _CONTINUED: Final = 8  # lines a message may be wrapped over
 _TELLING: Final = (
     *HINTS,
+    *HEAD_HINTS,
+    *LOST_HINTS,
     "iteration",
     "memory",
     "max_ma",
@@ -41,15 +63,18 @@ _TELLING: Final = (
     "/s]",
     "across ranks",
 )
+_MOST_EARLIER: Final = 100  # lines back that a clock is compared with
 _BEHIND: Final = 2  # steps that ranks may lie apart; a log that falls back by more was resumed
 _TIMER: Final = re.compile(r"^\s{1,12}([a-z][a-z0-9/-]{2,60}) \.{2,}: ?\((\d+\.\d+), (\d+\.\d+)\)")
-_RL: Final = re.compile(r"\b(?:Total step time|timing_s/gen|generation):", re.IGNORECASE)
+_RL: Final = re.compile(r"\btiming_s/gen:|• (?:exposed_)?generation:", re.IGNORECASE)
+_RESOLVED: Final = 20.0  # s between two readings of a clock of whole seconds: 5 %
 
 
 @dataclass(frozen=True)
 class LogFacts:
     """A whole log. `steps` in order, one of each number; `ranks`: those whose prefixes were seen; `timers`: of
-    Megatron's own, the longest of a rank [s], step by step; `findings`: what was left out, and why."""
+    Megatron's own, the longest of a rank [s], step by step; `findings`: what was left out, and why; `lost`: memory that
+    ran out outside the allocator."""
 
     name: str
     steps: tuple[LoggedStep, ...]
@@ -59,6 +84,7 @@ class LogFacts:
     ranks: tuple[int, ...]
     timers: dict[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
     findings: tuple[Finding, ...] = ()
+    lost: tuple[LostMemory, ...] = ()
 
     @property
     def framework(self) -> str:
@@ -131,12 +157,14 @@ class _Steps:
         self._others: list[LoggedStep] = []
         self._last = -1
         self.count = 0
+        self.clocked = False  # times are differences of a clock
 
     def take(self, step: LoggedStep) -> None:
         """One more. A number that falls back begins another attempt of a run that was resumed."""
         if self.count >= MOST_STEPS:
             return
         self.count += 1
+        self.clocked |= step.clock is not None
         if step.step is None:
             self._others.append(step)
             return
@@ -161,26 +189,57 @@ class _Steps:
 
 
 def _with_clock(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """Steps whose lines show a clock alone, with the time since the last line."""
-    found = list[LoggedStep]()
-    for before, step in itertools.pairwise([None, *steps]):
-        if step is None or step.clock is None:
-            found += [step] if step is not None else []
-        elif before is not None and before.clock is not None and None not in (before.step, step.step):
-            passed, many = step.clock - before.clock, (step.step or 0) - (before.step or 0)
-            if passed > 0 and many > 0:
-                found.append(replace(step, seconds=passed / many, clock=None))
-    return found
+    """Steps whose lines show a clock, with the time since an earlier line: the last one, or the last that is far enough
+    back where the clock counts whole seconds. One alone keeps what it says."""
+    found, earlier = list[LoggedStep](), list[tuple[float, int]]()
+    whole = all(step.clock is None or step.clock.is_integer() for step in steps)
+    for step in steps:
+        if step.clock is None or step.step is None:
+            found.append(step)
+            continue
+        far = [one for one in earlier if not whole or step.clock - one[0] >= _RESOLVED]
+        if earlier and step.clock < earlier[-1][0]:
+            earlier.clear()  # started anew
+        elif earlier:
+            clock, number = (far or earlier[:1])[-1]
+            if step.clock > clock and step.step > number:
+                seconds = (step.clock - clock) / (step.step - number)
+                found.append(replace(step, seconds=seconds, clock=None))
+        earlier.append((step.clock, step.step))
+        del earlier[:-_MOST_EARLIER]
+    return found or [replace(step, clock=None) for step in steps if step.seconds]
 
 
 def read_lines(lines: Iterable[str], name: str) -> LogFacts:
-    """Everything of a log that planner understands."""
+    """Everything of a log that planner understands. Raises `FileInputError` for an export of several runs."""
+    counter = itertools.count()
+    export, text = export_in((line for line, _ in zip(lines, counter, strict=False)), name)
+    if export is not None:
+        facts = _of_export(export, name)
+        return replace(facts, lines=next(counter))
+    facts = _of_text(text, name)
+    return replace(facts, lines=next(counter))
+
+
+def _of_export(export: Export, name: str) -> LogFacts:
+    steps = _Steps()
+    for step in export.steps:
+        steps.take(step)
+    found, resumed = steps.chosen()
+    said = [resumed] if resumed is not None else []
+    if steps.clocked and found:
+        said.append(finding("times_by_clock"))
+    return LogFacts(name, tuple(found), export.memory, (), 0, (), findings=tuple(said))
+
+
+def _of_text(lines: Iterable[str], name: str) -> LogFacts:
     steps, bars, messages = _Steps(), Bars(), _Messages()
     memory: list[MemoryLine] = []
     timers: dict[str, list[float]] = defaultdict(list)
-    counter, rollouts = itertools.count(), False
+    lost: list[LostMemory] = []
+    rollouts, head = False, None
     ranks: set[int] = set()
-    for text, rank in _logical_lines(line for line, _ in zip(lines, counter, strict=False)):
+    for text, rank in _logical_lines(lines):
         if rank is not None:
             ranks.add(rank)
         messages.take(text, rank)
@@ -190,9 +249,13 @@ def read_lines(lines: Iterable[str], name: str) -> LogFacts:
         if (timer := _TIMER.match(text)) is not None and len(timers) < MOST_STEPS:
             timers[timer[1]].append(float(timer[3]) / 1e3)
         rollouts |= _RL.search(text) is not None
+        if (gone := lost_memory(text, rank)) is not None and len(lost) < _MOST_MESSAGES:
+            lost.append(gone)
         step = step_line(text)
         if step is not None:
-            steps.take(step)
+            steps.take(below(step, head))
+        elif (above := named_step(text)) is not None:
+            head = above
         else:
             bars.take(text)
     messages.end()
@@ -203,6 +266,8 @@ def read_lines(lines: Iterable[str], name: str) -> LogFacts:
     # the average that a trainer states at its end holds its start
     every = numbered or barred or others
     said = [resumed] if resumed is not None else []
+    if steps.clocked and every is numbered:
+        said.append(finding("times_by_clock"))
     if every is barred and barred and ignored:
         said.append(finding("bars_left_out", bars=ignored))
     if not every and undecided:
@@ -212,8 +277,8 @@ def read_lines(lines: Iterable[str], name: str) -> LogFacts:
     if rollouts:
         said.append(finding("rollouts_left_out") if every else finding("rollouts_alone"))
     return LogFacts(
-        name, tuple(every), tuple(memory), tuple(messages.found), next(counter), tuple(sorted(ranks)),
-        {of: tuple(times) for of, times in timers.items()}, tuple(said),
+        name, tuple(every), tuple(memory), tuple(messages.found), 0, tuple(sorted(ranks)),
+        {of: tuple(times) for of, times in timers.items()}, tuple(said), tuple(lost),
     )  # fmt: skip
 
 
@@ -226,11 +291,23 @@ def _middle(of: list[LoggedStep]) -> LoggedStep:
 def read_log(path: Path) -> LogFacts:
     """The log in a file, as a stream. Raises `FileInputError`."""
     facts = _read_once(path, *check_log(path))
-    if not (facts.steps or facts.memory or facts.ooms):
+    if not (facts.steps or facts.memory or facts.ooms or facts.lost):
+        if (kind := named(_head(path))) is not None:
+            raise FileInputError(str(path), "a log must be the text that a training run printed", *kind)
         must = "a log must hold step times, memory lines or an out-of-memory message of a known format"
         given = "; ".join(texts(facts.findings)) or f"{facts.lines} lines, none of them"
-        raise FileInputError(str(path), must, given, f"formats: {', '.join(FORMATS)}")
+        raise FileInputError(str(path), must, given, f"formats: {', '.join((*FORMATS, *EXPORTS))}")
     return facts
+
+
+def _head(path: Path) -> str:
+    """The beginning of a log without colours and prefixes."""
+    text = ""
+    for line in lines_of(path):
+        text += plain(line)[0] + "\n"
+        if len(text) > HEAD:
+            break
+    return text
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""What does a line about memory say? Allocator reports of frameworks, and messages of a device without memory left.
+"""What does a line about memory say? Allocator reports of frameworks, and messages of a device or host without memory.
 
 Sizes become bytes. Left out: what they mean for a configuration (`diagnosis/explain_memory.py`).
 """
@@ -66,7 +66,7 @@ _MEGATRON_RANK: Final = re.compile(r"\[Rank (\d+)\]")
 
 def _whole(pattern: str) -> re.Pattern[str]:
     """A pattern in which DECIMAL is a number that no digit follows: ranks may write over one another."""
-    return re.compile(pattern.replace("DECIMAL", r"\d{1,12}(?:\.\d{1,6})?(?![\d.])"))
+    return re.compile(pattern.replace("DECIMAL", r"\d{1,12}(?:\.\d{1,17})?(?![\d.])"))
 
 
 _MEGATRON: Final = (
@@ -85,8 +85,39 @@ _LINES: Final = (
     (GIB, _whole(r"Max_MA (?P<allocated>DECIMAL) GB\s+CA [\d.]+ GB\s+Max_CA (?P<reserved>DECIMAL) GB")),
     (GIB, _whole(r"MaxMemAllocated=(?P<allocated>DECIMAL)GB")),
     (GIB, _whole(r"\bmemory:\s*(?P<reserved>DECIMAL)\s*GiB\s*\(\s*[\d.]+%\)")),
+    # files and commits beside the steps of the same frameworks, in formats.py
+    *(
+        (unit, _whole(pattern))
+        for unit, pattern in (
+            # axolotl, of two generations; ms-swift; torchtune; OLMo-core
+            (
+                GIB,
+                r"memory/max_(?:mem_)?allocated ?\((?i:gib)\)': '?(?P<allocated>DECIMAL).{0,20}"
+                r"memory/device_(?:mem_)?reserved ?\((?i:gib)\)': '?(?P<reserved>DECIMAL)",
+            ),
+            (GIB, r"\bmemory\(GiB\)['\"]: *['\"]?(?P<reserved>DECIMAL)"),
+            (
+                GIB,
+                r"peak_memory_alloc\"?: ?(?P<allocated>DECIMAL),? \"?peak_memory_reserved\"?: ?(?P<reserved>DECIMAL)",
+            ),
+            (GIB, r"gpu_memory/GPU reserved mem \(GiB\)=(?P<reserved>DECIMAL)"),
+            # verl, whose gb are of 2^30; LLaMA-Factory with RECORD_VRAM; Automodel, on a console and as JSON
+            (
+                GIB,
+                r"perf/max_memory_allocated_gb:(?P<allocated>DECIMAL)"
+                r"(?: - perf/max_memory_reserved_gb:(?P<reserved>DECIMAL))?",
+            ),
+            (GIB, r"\"vram_allocated\": (?P<allocated>DECIMAL), \"vram_reserved\": (?P<reserved>DECIMAL)"),
+            (GIB, r"\| mem (?P<allocated>DECIMAL) GiB \|"),
+            (GIB, r"\"mem\": ?(?P<allocated>DECIMAL), ?\"tps\""),
+            # nanochat; fms-fsdp
+            (MIB, r"Peak memory usage: (?P<allocated>DECIMAL)MiB"),
+            (1.0, r"^reserved memory: (?P<reserved>DECIMAL)$"),
+            (1.0, r"^allocated memory: (?P<allocated>DECIMAL)$"),
+        )
+    ),
 )
-_HINTS: Final = ("memory (MB)", "Peak allocated", "memory:", "MaxMemAllocated", "Max_MA")
+_HINTS: Final = ("memory", "Peak allocated", "MaxMemAllocated", "Max_MA", "vram_", "mem ", '"mem"')
 
 
 def memory_line(text: str, rank: int | None = None) -> MemoryLine | None:
@@ -98,6 +129,60 @@ def memory_line(text: str, rank: int | None = None) -> MemoryLine | None:
             named = _MEGATRON_RANK.search(text) if "max allocated" in line.pattern else None
             sizes = {name: float(size) * unit for name, size in match.groupdict().items() if size}
             return MemoryLine(int(named[1][:9]) if named else rank, **sizes)
+    return None
+
+
+@dataclass(frozen=True)
+class LostMemory:
+    """A message of memory that ran out outside the allocator. `of`: the library that asked on a device; "host" where
+    the system ended a process for want of the host's memory; "signal" where no more is known than that signal 9 did.
+    `size` [bytes]: what the process held, or asked for."""
+
+    rank: int | None
+    of: str
+    size: float | None = None
+
+
+# NVIDIA/nccl 0456df20 src/include/checks.h; torch 2.13 distributed/elastic/multiprocessing/; deepspeed 0.19.8
+# launcher/launch.py; Linux mm/oom_kill.c; PyTorch's CPU allocator, Slurm and Kubernetes as public reports quote them
+_LOST: Final = tuple(
+    (of, re.compile(pattern, re.IGNORECASE))
+    for of, pattern in (
+        ("NCCL", r"\bCuda failure(?: \d+)? '?out of memory|NCCL WARN Failed to CUDA (?:m|c)?alloc"),
+        ("RCCL", r"\bHIP failure(?: \d+)? '?out of memory"),
+        ("cuBLAS", r"\bCUBLAS_STATUS_ALLOC_FAILED\b"),
+        ("hipBLAS", r"\b(?:HIPBLAS|ROCBLAS)_STATUS_ALLOC_FAILED\b"),
+        ("cuDNN", r"\bCUDNN_STATUS_ALLOC_FAILED\b"),
+        ("the CUDA driver", r"\bCUDA error: out of memory\b|\bCUDA_ERROR_OUT_OF_MEMORY\b"),
+        ("the HIP driver", r"\bHIP error: out of memory\b|\bhipErrorOutOfMemory\b"),
+        (
+            "host",
+            r"\bout of memory: Killed process \d+(?:.{0,200}?anon-rss:(?P<size>\d+kB))?|"
+            r"\boom[-_]kill(?::| event)|\bOOMKilled\b|\bcgroup out-of-memory handler\b|"
+            r"DefaultCPUAllocator: .{0,60}?tried to allocate (?P<asked>\d+ bytes)",
+        ),
+        (
+            "signal",
+            r"\bexitcode\s*: -9\b|\breturn code = -9\b|\bSignal 9 \(SIGKILL\)|"
+            r"<Signals\.SIGKILL: 9>|\bexit(?:ed with)? code:? 137\b",
+        ),
+    )
+)
+LOST_HINTS: Final = (
+    "out of memory", "alloc_failed", "outofmemory", "out_of_memory", "out-of-memory", "oom", "killed", "failed to cuda",
+    "defaultcpualloc", ": -9", "= -9", "sigkill", "137",
+)  # fmt: skip
+
+
+def lost_memory(text: str, rank: int | None = None) -> LostMemory | None:
+    """What a plain line says of memory that ran out outside the allocator; None where it says nothing."""
+    lower = text.lower()
+    if not any(hint in lower for hint in LOST_HINTS):
+        return None
+    for of, pattern in _LOST:
+        if match := pattern.search(text):
+            said = next((size for size in match.groupdict().values() if size), None)
+            return LostMemory(rank, of, None if said is None else _all("SIZE", said)[0])
     return None
 
 
