@@ -72,8 +72,8 @@ def _files_of(path: Path) -> list[Path]:
 
 def _text_of(file: Path) -> str | FileInputError:
     """What a file says, or that it is no text, which its caller may pass over."""
-    content = read_bytes(file, _LARGEST, missing=f"check the path; {_HOW}")
     try:
+        content = read_bytes(file, _LARGEST, missing=f"check the path; {_HOW}")
         return decoded(content, str(file)).replace("\r", "\n")
     except FileInputError as error:
         return error
