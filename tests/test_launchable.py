@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from planner.answer.estimate import make_estimate
-from planner.answer.launchable import WITHOUT_FILES, with_launch_note
+from planner.answer.launchable import with_launch_note
 from planner.answer.plan import make_plan
 from planner.ask.planned import planned_model
 from planner.ask.request import Request
 from planner.catalog.load_stacks import load_stack
 from planner.cli.export import render_plan
 from planner.errors import InputError, UnsupportedError
-from planner.report.proof import assumed, cautions
+from planner.report.facts import headline_lines
+from planner.report.proof import assumed
 from planner.report.words import text_of
 from planner.spec.load_plan import load_plan, save_plan
 from planner.spec.planfile import Plan
 
 FEW = {"tp": (1,), "pp": (16,), "cp": (1,), "ep": (1,), "micro_batch": (1,), "recompute": (2,)}
-NOTES = (WITHOUT_FILES, "launched_otherwise")
+NOTES = ("no_launch_files", "launched_otherwise")
 
 
 def request(model: str, stack: str, **job: str) -> Request:
@@ -34,7 +35,7 @@ def request(model: str, stack: str, **job: str) -> Request:
 
 
 def notes(plan: Plan) -> list[str]:
-    return [text_of(one) for one in plan.assumptions if one.code in NOTES]
+    return [text_of(one) for one in (*plan.headline, *plan.assumptions) if one.code in NOTES]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_what_export_refuses_is_said_by_the_plan(
     (note,) = notes(plan)
     assert said in note
     assert note.startswith("planner export cannot write launch files for this plan")
-    assert note in cautions(plan)
+    assert note in headline_lines(plan)
     assert note not in assumed(plan)
     with pytest.raises(UnsupportedError):
         render_plan(tmp_path / "plan.json", to, 0, None)

@@ -6,8 +6,6 @@ frameworks that planner writes no files for, and configurations of the plan othe
 
 from __future__ import annotations
 
-from typing import Final
-
 from planner.errors import PlannerError
 from planner.frameworks import framework_of_stack
 from planner.frameworks.framework import launch_of
@@ -16,12 +14,10 @@ from planner.spec.model import ModelSpec
 from planner.spec.planfile import Plan
 from planner.spec.stack import Stack
 
-WITHOUT_FILES: Final = "no_launch_files"  # the code of such a note
-
 
 def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
-    """The plan, and among what is assumed, first, why no release of its own framework can be written for its best
-    configuration, or which other than the usual one can."""
+    """The plan, and at its head why no release of its own framework can be written for its best configuration, or
+    among what is assumed, first, which other than the usual one can."""
     framework = framework_of_stack(plan.subject.stack.framework)
     if framework is None or not plan.choices:
         return plan
@@ -40,7 +36,7 @@ def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
         return plan
     assert refused is not None, "by the usual one"
     why = {"must": refused.must, "given": refused.given or None, "framework": framework.title}
-    note = finding("no_launch_files", **why)
-    if version:
-        note = finding("launched_otherwise", **why, version=version, usual=usual)
+    if not version:
+        return plan.model_copy(update={"headline": (*plan.headline, finding("no_launch_files", **why))})
+    note = finding("launched_otherwise", **why, version=version, usual=usual)
     return plan.model_copy(update={"assumptions": (note, *plan.assumptions)})

@@ -8,9 +8,10 @@ do not have are not taken out. What else changes is told as settings. Left out: 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from planner.errors import PlannerError
 
@@ -68,6 +69,8 @@ def file_changes(
 ) -> tuple[list[str], bool]:
     """Changed lines by file between what the export writes of two launches, in the words of the user's `files`, and
     whether these are all changes. Raises `PlannerError` where one of the two cannot be written."""
+    if framework.restated is not None:
+        return _restated(files, framework.restated(files, mine), framework.restated(files, other))
     try:
         before, after = framework.render(mine, version), framework.render(other, version)
     except PlannerError as error:
@@ -79,7 +82,7 @@ def file_changes(
         if name in _NOT_SETTINGS:
             continue
         changed = _changed(name, before.get(name, ""), after[name])
-        own = _own_of(name, changed, files, framework)
+        own = _own_of(name, changed, files)
         if not own:
             complete &= not changed
             continue
@@ -94,7 +97,74 @@ def file_changes(
     return lines, complete
 
 
-def _own_of(name: str, changed: list[str], files: Mapping[str, str], framework: Framework) -> dict[str, str]:
+def _restated(
+    files: Mapping[str, str], before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[str], bool]:
+    """Changed lines of each file between the settings that state two launches in it, and whether these are all."""
+    lines: list[str] = []
+    for file, text in files.items():
+        changed = {
+            name: value
+            for name, value in after.get(file, {}).items()
+            if value != before.get(file, {}).get(name)
+        }
+        if changed and (shown := _by_section(changed, text, file)):
+            lines += [f"change in {file.split('/')[-1]}:", *(f"  {line}" for line in shown)]
+    return lines, before.get("") == after.get("")
+
+
+def _by_section(changed: Mapping[str, Any], text: str, file: str) -> list[str]:
+    """Settings by dotted name as lines taken out and put in, those of a section below its name; None: not stated."""
+    from planner.frameworks.fields import flatten, load_settings
+
+    own = flatten(load_settings(text, file))
+    lines: list[str] = []
+    sections = dict.fromkeys(name.rpartition(".")[0] for name in changed)
+    for section in sections:
+        inner: list[str] = []
+        indent = "  " * (section.count(".") + 1) if section else ""
+        for name, value in changed.items():
+            within, _, key = name.rpartition(".")
+            if within != section:
+                continue
+            short = key.removeprefix("fsdp_") if name not in own else key
+            held = own.get(f"{section}.{short}" if section else key)
+            if held == value or held == "auto":
+                continue
+            if held is not None:
+                stated = _lines_with(short, text)
+                whole = (
+                    stated[0] if len(stated) == 1 and _key(stated[0]) == short else _line(short, held, file)
+                )
+                inner.append(f"- {indent}{whole}")
+            if value is not None:
+                inner.append(f"+ {indent}{_line(short if held is not None else key, value, file)}")
+        if inner and section:
+            lines += _headers(section, own, file)
+        lines += inner
+    return lines
+
+
+def _headers(section: str, own: Mapping[str, Any], file: str) -> list[str]:
+    """Names of a section and of those around it, put in where the file has none of them."""
+    parts = section.split(".")
+    found = []
+    for depth, part in enumerate(parts):
+        there = any(name.startswith(".".join(parts[: depth + 1]) + ".") for name in own)
+        opened = f'"{part}": {{' if file.endswith(".json") else f"{part}:"
+        found.append(f"{' ' if there else '+'} {'  ' * depth}{opened}")
+    return found
+
+
+def _line(key: str, value: Any, file: str) -> str:
+    """A setting as a line of JSON or YAML."""
+    plain = json.dumps(value)
+    if file.endswith(".json"):
+        return f'"{key}": {plain}'
+    return f"{key}: {value if isinstance(value, str) else plain}"
+
+
+def _own_of(name: str, changed: list[str], files: Mapping[str, str]) -> dict[str, str]:
     """The user's files in which what the export writes into `name` is stated, if they use the same words."""
     from planner.frameworks.shell.script import is_script
 
@@ -103,7 +173,7 @@ def _own_of(name: str, changed: list[str], files: Mapping[str, str], framework: 
     keys = {key for line in changed if (key := _key(line[1:]))}
     found = {}
     for file, text in files.items():
-        kind = _ending(file) == _ending(name) and framework.same_words(file, text)
+        kind = _ending(file) == _ending(name)
         if kind or (is_script(file) and any(_lines_with(key, text) for key in keys)):
             found[file] = text
     return found
@@ -192,6 +262,8 @@ def _in_scripts(
             whole = False
         elif name.startswith("--") and (as_options or as_words):
             shown.append(f"{line[0]}{name if as_options else name[2:]}: {value or 'true'}")
+        elif line[0] == "-" and name.endswith(":"):  # a key of Primus, whose line is the file's own
+            shown += [f"-{stated}" for stated in _lines_with(name[:-1], text)]
         else:
             shown.append(line)
     return shown, whole

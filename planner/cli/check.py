@@ -5,7 +5,7 @@ Left out: reading the files (`planner/frameworks/`) and finding something better
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,12 +22,13 @@ from planner.cli.files import (
     read_files,
     readable,
     recognize,
+    require_launch,
 )
 from planner.cli.options import JsonOption, Shown
 from planner.cli.output import say, say_json
 from planner.dialect import in_words, option
 from planner.dryrun.extra import Run, runner_for
-from planner.errors import InputError
+from planner.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from planner.dryrun.question import DryRun
@@ -103,6 +104,7 @@ def check_files(
     files, said = readable(files)
     framework = recognize(files)
     parsed = placed(framework.parse(files), asked.cluster, asked.gpus)
+    require_launch(files, parsed, asked)
     said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
     batch = _sequences(asked.global_batch, parsed.seq_len or asked.seq_len)
     for found, given, what in (
@@ -126,6 +128,7 @@ def check_files(
     if stated and sum(stated) != problem.model.num_layers:
         broken = (*broken, _other_layers(stated, problem.model.num_layers))
     broken += _other_exchange(config, problem.model, parsed)
+    _require_modelled(broken, config.describe(problem.context_kinds[0]))
     if config.zero not in problem.stack.limits.zero and not broken:
         assumed.append(
             f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
@@ -216,6 +219,14 @@ def _overlapping(problem: Problem) -> Problem:
         of_own = {field: getattr(getattr(own, section), field) for field in fields}
         shown[section] = shown.get(section, getattr(stack, section)).model_copy(update=of_own)
     return replace(problem, stack=stack.model_copy(update=shown))
+
+
+def _require_modelled(broken: Sequence[Violation], given: str) -> None:
+    """Raise `UnsupportedError` where all that a configuration breaks is what planner does not model: the framework
+    refuses nothing of it, and no verdict is known. `given`: the configuration in words."""
+    if broken and all(one.unmodelled for one in broken):
+        how = f"no verdict on these files: {broken[0].hint} to be told one"
+        raise UnsupportedError(broken[0].must, given, how)
 
 
 def _other_layers(stated: tuple[int, ...], layers: int) -> Violation:

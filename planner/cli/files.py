@@ -110,16 +110,20 @@ def recognize(files: Mapping[str, str]) -> Framework:
 def readable(files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The files less those of launchers that planner does not read, and a note on each of these.
 
-    Raises `InputError` where nothing else is given.
+    Raises `InputError` where nothing else is given, or only what another launcher's script takes in: variables.
     """
     from planner.frameworks import framework_names
     from planner.frameworks.not_read import not_read
+    from planner.frameworks.shell.script import holds_variables
 
     foreign = not_read(files)
     kept = {name: text for name, text in files.items() if name not in foreign}
-    if foreign and not kept:
+    scripts = any(launcher.script for launcher in foreign.values())
+    parts = scripts and all(holds_variables(name, text) for name, text in kept.items())
+    if foreign and (not kept or parts):
         name, launcher = next(iter(foreign.items()))
         given = f"{name}, a file of {launcher.title}"
+        given += f"; {', '.join(kept)} runs nothing by itself" if kept else ""
         raise InputError(_MUST + ", ".join(framework_names()), given, launcher.instead)
     return kept, [
         f"{name}, a file of {launcher.title}, is not read: nothing that it sets counts"
@@ -127,14 +131,27 @@ def readable(files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     ]
 
 
+def require_launch(files: Mapping[str, str], parsed: ParsedConfig, asked: Question) -> None:
+    """Raise `InputError` for variables alone that say nothing of the batch: what launches with them sets the rest."""
+    from planner.frameworks.shell.script import holds_variables
+
+    if parsed.global_batch or parsed.seq_len or asked.global_batch:
+        return
+    if all(holds_variables(name, text) for name, text in files.items()):
+        must = "a file that runs a program, or states its batch, must be given: these only set variables"
+        hint = f"name the script that takes them in too, or add {option('global_batch', '512')}"
+        raise InputError(must, ", ".join(files), hint)
+
+
 def placed(parsed: ParsedConfig, cluster: str, gpus: int | None) -> ParsedConfig:
-    """What the files say on the cluster, where they leave axes to the devices that there are. Raises `InputError`."""
+    """What the files say on the cluster, where they leave axes to the devices that there are, or name a number that
+    `gpus` goes before. Raises `InputError`."""
     from planner.spec.machine.load_cluster import load_cluster
 
-    if parsed.placed is None:
+    if parsed.placed is None or (parsed.devices is not None and gpus in (None, parsed.devices)):
         return parsed
     hardware = load_cluster(cluster, gpus)
-    return parsed.placed(hardware.num_devices, hardware.scale_up_domain)
+    return replace(parsed.placed(hardware.num_devices, hardware.scale_up_domain), devices=parsed.devices)
 
 
 def newest_stack(framework: Framework, engine: EngineKind | None = None) -> str:
@@ -174,7 +191,7 @@ def problem_of(
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import require_release, stack_to_plan
     from planner.report.words import texts
-    from planner.spec.load_model import load_model
+    from planner.spec.load_model import load_model, unknown_model
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe
     from planner.spec.machine.load_cluster import load_cluster
     from planner.spec.machine.topology import said_of_host
@@ -185,9 +202,11 @@ def problem_of(
         hint = f"add {option('model')}, or leave {option('mtp')} to the files"
         raise InputError(f"{option('mtp')} needs a model that is named", "none", hint)
     spec = load_model(model, asked.mtp) if model is not None else parsed.model
+    how = f"name the model with {option('model', 'NAME')} or a config.json"
+    if spec is None and parsed.named:
+        raise unknown_model(parsed.named, f"The files name it: {how}")
     if spec is None:
-        must = f"the model must be known: these {framework.title} files do not describe it"
-        how = f"name the model with {option('model', 'NAME')} or a config.json"
+        must = f"the model must be known: these files, read as {framework.title}'s, do not describe it"
         if parsed.missing:
             must, how = f"the model must be known, and is but for {parsed.missing}", f"or {how}"
         raise InputError(must, f"no {option('model')}", how)

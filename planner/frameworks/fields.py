@@ -49,8 +49,9 @@ def _words(value: Any) -> tuple[str, ...]:
     return (str(value),)
 
 
-def load_settings(text: str, file: str) -> dict[str, Any]:
-    """The mapping in a JSON, TOML or YAML document, by the file's ending. Raises `FileInputError`."""
+def load_settings(text: str, file: str, repeated: list[str] | None = None) -> dict[str, Any]:
+    """The mapping in a JSON, TOML or YAML document, by the file's ending; `repeated`: takes keys that a YAML gives
+    twice, as `parse_yaml` has it. Raises `FileInputError`."""
     if len(text) > _LARGEST:
         raise FileInputError(file, "must be smaller than 2 MB", f"{len(text)} characters")
     try:
@@ -62,7 +63,7 @@ def load_settings(text: str, file: str) -> dict[str, Any]:
 
             document = tomllib.loads(text)
         else:
-            document = parse_yaml(text, file)
+            document = parse_yaml(text, file, repeated)
     except (ValueError, RecursionError) as error:
         raise FileInputError(
             file, "must be a valid document of its kind", " ".join(str(error).split())

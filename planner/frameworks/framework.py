@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.dialect import option
@@ -129,7 +129,8 @@ class StackSetting:
 class ParsedConfig:
     """What a launcher's files say. Axes they don't state are absent from `axes`.
 
-    `model`: the architecture, where they state all of it, or one that planner ships is `named` by a word of theirs.
+    `model`: the architecture, where they state all of it, or one that planner ships is `named` by a word of theirs,
+    which may name one that it does not.
     `layers`: of every pipeline chunk, where stated; `violations`: what the program refuses of them.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
@@ -223,7 +224,8 @@ class Framework:
     name. `shards_all_by`: what holds gradients and weights where they are sharded, if that is not what its newest stack
     has. `usual_zero`: how far it shards where nothing is said.
     `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
-    `same_words(name, text)`: whether a settings file that it parses has the names that `render` writes.
+    `restated(files, launch)`: settings by dotted name that state a launch in each of a user's files, under "" what none
+    of them states; None where they are those of the files that `render` writes.
     `balances`: does it keep experts balanced by a bias, whatever the model?
     """
 
@@ -247,7 +249,7 @@ class Framework:
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _as_stated
-    same_words: Callable[[str, str], bool] = lambda name, text: True
+    restated: Callable[[Mapping[str, str], Launch], dict[str, dict[str, Any]]] | None = None
     balances: bool = False
 
     @property

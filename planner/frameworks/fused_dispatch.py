@@ -101,10 +101,9 @@ def padded_experts(problem: Problem) -> bool:
     return problem.stack.kernels.expert_padding > 0 and _asked(problem, Dispatcher.ALL_TO_ALL)
 
 
-def _padded(columns: Columns, problem: Problem) -> Mask:
-    fused = problem.stack.kernels.expert_padding > 0 and _asked(
-        problem, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP
-    )
+def _padded(columns: Columns, problem: Problem, dispatcher: Dispatcher) -> Mask:
+    """Are no experts padded to one capacity that this dispatcher sends to?"""
+    fused = problem.stack.kernels.expert_padding > 0 and _asked(problem, dispatcher)
     return np.asarray((_group(columns) == 1) | (not fused))
 
 
@@ -114,6 +113,7 @@ def _holds_shards(columns: Columns, problem: Problem) -> Mask:
     return (columns["etp"] <= most) | ~static_experts(columns, problem)
 
 
+_UNPADDED: Final = "set moe_token_dispatcher_type=alltoall, or leave moe_pad_expert_input_to_capacity out"
 DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "dispatcher-devices", ("ep", "etp"), _devices,
@@ -141,12 +141,15 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"dispatcher": p.stack.communication.dispatcher},
     ),
     Rule(
-        "expert-padding", ("ep", "etp"), _padded,
-        "experts padded to one capacity are sent by NCCL's all-to-all: Megatron-LM refuses DeepEP with them, and "
-        "planner does not cost HybridEP; the dispatcher is {dispatcher}",
-        "set moe_token_dispatcher_type=alltoall, or leave moe_pad_expert_input_to_capacity out",
+        "expert-padding", ("ep", "etp"), lambda c, p: _padded(c, p, Dispatcher.DEEPEP),
+        "Megatron-LM refuses DeepEP with experts padded to one capacity", _UNPADDED,
         "Megatron-LM d98e8a6 core/transformer/transformer_config.py __post_init__",
-        lambda p: {"dispatcher": p.stack.communication.dispatcher},
+    ),
+    Rule(
+        "hybridep-padding", ("ep", "etp"), lambda c, p: _padded(c, p, Dispatcher.HYBRIDEP),
+        "planner models experts padded to one capacity with NCCL's all-to-all alone, not with HybridEP", _UNPADDED,
+        "Megatron-Bridge 067f987 examples/models/nemotron/nemotron_3/super/slurm_pretrain.sh trains so",
+        unmodelled=True,
     ),
     Rule(
         "dispatcher-groups", ("ep", "etp"), _groups,

@@ -25,11 +25,17 @@ def _bare(model: ModelSpec) -> ModelSpec:
     )
 
 
+def named_as(model: ModelSpec, names: Iterable[str]) -> str:
+    """Which of the catalog `names` has this model's dimensions, its own first; empty where none has."""
+    by_name = sorted(names, key=lambda candidate: candidate != model.name)
+    return next((name for name in by_name if same_architecture(load_model(name), model)), "")
+
+
 def known_as(model: ModelSpec, names: Iterable[str], framework: str) -> str:
     """Which of the catalog `names` has this model's dimensions. Raises `UnsupportedError` where none has."""
     listed = list(names)
-    for name in sorted(listed, key=lambda candidate: candidate != model.name):
-        if same_architecture(load_model(name), model):
-            return name
+    if name := named_as(model, listed):
+        return name
     must = f"the model must be one that planner writes for {framework}: {', '.join(sorted(listed))}"
-    raise UnsupportedError(must, model.name, "export to another framework, or add the model there yourself")
+    given = f"{model.name} of other dimensions" if model.name in listed else model.name
+    raise UnsupportedError(must, given, "export to another framework, or add the model there yourself")

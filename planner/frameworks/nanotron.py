@@ -249,7 +249,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         raise InputError(
             "a nanotron YAML must have a section parallelism with dp, pp and tp", ", ".join(files)
         )
-    document = load_settings(files[name], name)
+    repeated: list[str] = []  # config/config.py get_config_from_file: SafeLoader keeps the last
+    document = load_settings(files[name], name, repeated)
     s = Settings(document, name)
     schedule = _schedule(s)
     tp, pp, dp, cp = (
@@ -281,6 +282,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=next((kind for kind, text in DTYPES.items() if text == dtype), None),
         model=_parsed_model(s),
         optimizer=Optimizer.SGD if s.text("optimizer.optimizer_factory.name", "adamW") == "sgd" else None,
+        notes=tuple(f"{key} is given twice: nanotron takes the last" for key in dict.fromkeys(repeated)),
         unknown=unknown_options(
             "nanotron", NANOTRON_VERSION, [n for n in flatten(document) if not n.startswith(_FREE)]
         ),

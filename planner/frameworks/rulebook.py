@@ -40,6 +40,16 @@ def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
     )  # fmt: skip
 
 
+def only_modelled(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
+    """An axis of which planner models these values alone, where the framework has more."""
+    listed = " or ".join(map(str, values))
+    return Rule(
+        f"{axis.replace('_', '-')}-modelled", (axis,), lambda c, p: np.isin(c[axis], values),
+        f"planner models {axis}={listed} of {title} alone", f"set {axis}={values[0]}", source, told=(axis,),
+        unmodelled=True,
+    )  # fmt: skip
+
+
 def own_exchange(title: str, source: str) -> Rule:
     """Context parallelism that exchanges in the one way that files leave it; in place of the generic rule."""
     return Rule(
@@ -131,7 +141,7 @@ def no_idle_experts(title: str) -> Rule:
         "more than {model} has, which planner does not count",
         "choose another stack: planner costs the model there, and writes no files for it",
         "transformers 5.23 models/longcat_flash/modeling_longcat_flash.py LongcatFlashExperts: total_experts",
-        lambda p: {"model": p.model.name, "unused": f"{unused(p):,}"},
+        lambda p: {"model": p.model.name, "unused": f"{unused(p):,}"}, unmodelled=True,
     )  # fmt: skip
 
 

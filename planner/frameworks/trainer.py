@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from planner.catalog.stack_options import LIGER
@@ -41,10 +42,21 @@ _OWN_NAMES: Final = {
 _FORMATS: Final = ("bf16", "fp16")
 
 
+class Pure(Enum):
+    """Are all weights trained in bf16, without fp32 masters? Mixed precision's autocast leaves them so, but FSDP and
+    DeepSpeed under it make masters of their own."""
+
+    NO = "no"
+    UNDER_AUTOCAST = "under autocast"
+    WITHOUT_AUTOCAST = "without autocast"
+
+
 @dataclass(frozen=True)
 class Trainer:
     """What the words say, None where they are silent: sequences of a micro-batch, micro-batches of a step, tokens of a
-    sequence. `formats`: the number formats that they turn on or off. `named`: the word that the model is known by."""
+    sequence. `formats`: the number formats that they turn on or off. `pure_bf16`: how weights
+    are held. `named`: the word that the model is known by, or
+    that names none which planner ships."""
 
     micro_batch: int | None
     accumulate: int | None
@@ -56,6 +68,7 @@ class Trainer:
     optimizer: Optimizer | None
     notes: tuple[str, ...]
     adapters: Adapters | None = None
+    pure_bf16: Pure = Pure.NO
 
     def filled(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """A DeepSpeed file with what it leaves to the program (HfTrainerDeepSpeedConfig.trainer_config_process)."""
@@ -116,10 +129,6 @@ def _included(text: str) -> int | None:
 def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
     """What `words`, as `words_of` has them, say. Raises `InputError` for a number that no file sets."""
     adapters, notes = adapters_of(words)
-    if is_on(words, "pure_bf16") or ("base_model" in words and adapters is None):
-        notes.append(
-            "weights that are trained in 16 bits alone are modelled with masters as the stack keeps them"
-        )
     optim = first_word(words, ("optim",))
     if optim and "$" not in optim and optim not in _OPTIMIZERS:
         notes.append(f"--optim {optim[:40]}: modelled as AdamW with fp32 moments")
@@ -133,11 +142,23 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
         recompute=any(is_on(words, name) for name in _RECOMPUTES),
         formats={name: is_on(words, name) for name in _FORMATS if name in words or trainer},
         model=load_model(known) if known is not None else None,
-        named=named if known is not None else "",
+        named="" if "$" in named else named,
         optimizer=_OPTIMIZERS.get(optim),
         notes=tuple(notes),
         adapters=adapters,
+        pure_bf16=_pure_bf16(words, adapters),
     )
+
+
+def _pure_bf16(words: Mapping[str, list[str]], adapters: Adapters | None) -> Pure:
+    """Axolotl loads what it trains in bf16, and LLaMA-Factory leaves it so where it is told pure_bf16 (axolotl
+    067b021c8 utils/config/__init__.py cfg.torch_dtype; LLaMA-Factory ff6d4d12e model/adapter.py init_adapter)."""
+    if adapters is not None:
+        return Pure.NO
+    if is_on(words, "pure_bf16"):
+        return Pure.WITHOUT_AUTOCAST
+    axolotl = "base_model" in words and first_word(words, ("dtype",)) == "bfloat16"
+    return Pure.UNDER_AUTOCAST if axolotl else Pure.NO
 
 
 def kernels_of(words: Mapping[str, list[str]]) -> tuple[str, ...]:

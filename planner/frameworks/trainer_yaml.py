@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from planner.dialect import option
 from planner.errors import FileInputError
 from planner.frameworks.fields import load_settings
 
@@ -22,9 +23,13 @@ _RENAMED: Final = {
 }  # fmt: skip
 # what trains something other than all tokens of each sequence once, or by another program
 _OTHER_TRAINING: Final = {
-    "stage": ("sft", "pt"), "rl": (), "unfrozen_parameters": (), "use_mca": (), "use_megatron_bridge": (),
-    "use_kt": (), "tensor_model_parallel_size": (),
+    "stage": ("sft", "pt"), "rl": (), "unfrozen_parameters": (), "use_kt": (),
 }  # fmt: skip
+# settings of LLaMA-Factory that make Megatron-LM train in the Trainer's place (its examples/megatron)
+_MEGATRON: Final = (
+    "use_mca", "use_megatron_bridge", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+)  # fmt: skip
 _OTHER_AXES: Final = (
     "tensor_parallel_size",
     "context_parallel_size",
@@ -42,6 +47,23 @@ def is_trainer_yaml(name: str, text: str) -> bool:
     )
 
 
+def stated_by_trainer(settings: Mapping[str, Any], loop: Mapping[str, Any]) -> dict[str, Any]:
+    """How its `settings` would state what the training loop does: `micro_batch`, `accumulate`, `recompute`, those that
+    are given."""
+    axolotl = "base_model" in settings
+    batch = "micro_batch_size" if axolotl else "per_device_train_batch_size"
+    names = {
+        "micro_batch": batch,
+        "accumulate": "gradient_accumulation_steps",
+        "recompute": "gradient_checkpointing",
+    }
+    said = {names[what]: value for what, value in loop.items()}
+    if not axolotl and {"finetuning_type", "stage"} & settings.keys() and "recompute" in loop:
+        del said["gradient_checkpointing"]  # which LLaMA-Factory turns on unless told not to
+        said["disable_gradient_checkpointing"] = not loop["recompute"]
+    return said
+
+
 def names_deepspeed(name: str, text: str) -> bool:
     """Is it one that names a DeepSpeed file?"""
     return is_trainer_yaml(name, text) and bool(words_in(name, text).get("deepspeed"))
@@ -50,6 +72,13 @@ def names_deepspeed(name: str, text: str) -> bool:
 def words_in(name: str, text: str) -> dict[str, list[str]]:
     """Its settings as words of a program. Raises `FileInputError`."""
     settings = load_settings(text, name)
+    megatron = [f"{key}: {settings[key]}" for key in _MEGATRON if settings.get(key) not in (None, False)]
+    if megatron:
+        must = (
+            "must be training by the Trainer: planner does not read LLaMA-Factory's training by Megatron-LM"
+        )
+        how = f"name the model and these degrees to planner estimate, with {option('stack', 'megatron-2026')}"
+        raise FileInputError(name, must, ", ".join(megatron)[:200], how)
     for key, taken in _OTHER_TRAINING.items():
         if settings.get(key) not in (None, False, *taken):
             must = (
@@ -96,6 +125,7 @@ def _of_axolotl(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
         said["lora_target_modules"] = "all-linear"
     said["gradient_checkpointing"] = bool(settings.get("gradient_checkpointing"))
     said["bf16"] = settings.get("bf16") in (True, "auto", "full", "true")
+    said["pure_bf16"] = settings.get("bf16") == "full"  # core/builders/base.py: no bf16 of the Trainer's
     said["dtype"] = "bfloat16" if said["bf16"] else "float16" if settings.get("fp16") else "float32"
     said["use_liger_kernel"] = any(settings.get(key) is True for key in settings if key.startswith("liger_"))
     if settings.get("fsdp_config") and not settings.get("fsdp"):

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.answer.launchable import WITHOUT_FILES
 from planner.dialect import option
 from planner.report.facts import ends_in_percent
 from planner.report.options_text import held_sentence
@@ -137,18 +136,13 @@ def confidence_sentence(plan: Plan) -> str:
     return "; ".join([text, *texts(trust.explanation)])
 
 
-def cautions(plan: Plan) -> tuple[str, ...]:
-    """What the reader must not overlook before acting on the plan."""
-    unwritten = texts(said for said in plan.assumptions if said.code == WITHOUT_FILES)
-    return (*_memory_cautions(plan), *unwritten)
-
-
 def assumed(plan: Plan) -> tuple[str, ...]:
-    """What is assumed, and is no caution."""
-    return texts(said for said in plan.assumptions if said.code != WITHOUT_FILES)
+    """What is assumed, in words."""
+    return texts(plan.assumptions)
 
 
-def _memory_cautions(plan: Plan) -> tuple[str, ...]:
+def cautions(plan: Plan) -> tuple[str, ...]:
+    """What the reader must not overlook of memory before acting on the plan."""
     if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
         return ("the best configuration's memory is borderline: try one step before a long run",)
     by_room = plan.search.certificate is not None and plan.search.certificate.objective == Objective.HEADROOM

@@ -192,8 +192,16 @@ def _not_found(text: str) -> FileInputError | UnknownNameError:
     shown = text if len(text) <= 200 else text[:200] + "..."
     if text.startswith((".", "/", "~")) or text.lower().endswith(_SUFFIXES):
         return FileInputError(shown, "the file must exist", "no such file or folder", "check the path")
+    return unknown_model(shown, "Or give a config.json")
+
+
+def unknown_model(name: str, hint: str) -> UnknownNameError:
+    """The error for a name that is of no shipped model, with those that are like it: first those that it goes on from,
+    as names of later versions do."""
+    own = _folded(name.rsplit("/", 1)[-1])
+    begun = sorted((known for known in catalog_models() if own.startswith(_folded(known))), key=len)
     spellings = [alias for entry in catalog_index().values() for alias in entry.aliases]
-    return UnknownNameError("model", shown, [*catalog_models(), *spellings], "Or give a config.json")
+    return UnknownNameError("model", name[:200], [*catalog_models(), *spellings], hint, begun[::-1])
 
 
 def described_model(fields: dict[str, Any], name: str, source: str, with_mtp: bool = False) -> ModelSpec:

@@ -25,11 +25,21 @@ def read_yaml(path: Path, to_do: str = "check the path") -> dict[str, Any]:
     return parse_yaml(read_text(path, _LARGEST_FILE, missing=to_do), str(path))
 
 
-def parse_yaml(text: str, name: str) -> dict[str, Any]:
-    """The mapping in a YAML document that came from `name`. Raises `FileInputError`."""
+def parse_yaml(text: str, name: str, repeated: list[str] | None = None) -> dict[str, Any]:
+    """The mapping in a YAML document that came from `name`; `repeated`: takes the keys that are given twice, of which
+    the last counts then. Raises `FileInputError`, for such keys too where nothing takes them."""
     try:
         _check_depth(text)
-        document = yaml.load(text, _UniqueKeyLoader)
+        loader = _RepeatedKeyLoader(text)
+        try:
+            document = loader.get_single_data()
+        finally:
+            loader.dispose()
+        if loader.repeated and repeated is None:
+            key, mark = loader.repeated[0]
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", mark)
+        if repeated is not None:
+            repeated += [key for key, _ in loader.repeated]
         if _values(document, {}) > _MOST_VALUES:
             raise ValueError(f"more than {_MOST_VALUES:,} values, counted as often as aliases repeat them")
     # constructors of tags raise whatever they meet
@@ -44,16 +54,18 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
     return document
 
 
-class _UniqueKeyLoader(_SafeLoader):  # type: ignore[misc]
-    """YAML that refuses a key given twice, of which PyYAML would silently keep the last."""
+class _RepeatedKeyLoader(_SafeLoader):  # type: ignore[misc]
+    """YAML that keeps count of keys given twice, of which PyYAML silently keeps the last."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.repeated: list[tuple[str, yaml.Mark]] = []
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key.value!r} is given twice", key.start_mark
-                )
+                self.repeated.append((key.value, key.start_mark))
             seen.add(str(key.value))
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping

@@ -121,7 +121,7 @@ class Rule:
     `legal(columns, problem)`: True where the rule holds, one value per row; as a lambda of `c` and `p`.
     `must`: what must hold, as text with {axis} placeholders filled from the row and {fact} from `facts`.
     `hint`: what to do. `source`: where the rule is enforced or derived. `told`: whose values of the row are told
-    behind what must hold.
+    behind what must hold. `unmodelled`: is it planner that lacks what the rule leaves out, which the framework runs?
     """
 
     id: str
@@ -132,6 +132,7 @@ class Rule:
     source: str
     facts: Callable[[Problem], Mapping[str, object]] = lambda problem: {}
     told: tuple[str, ...] = ()
+    unmodelled: bool = False
 
     @property
     def condition(self) -> str:
@@ -163,15 +164,16 @@ class Rule:
             values["num_microbatches"] = int(broken[0]["num_microbatches"][0])
         must = self.must.format(**values)
         told = " ".join(f"{_TOLD_AS.get(name, name)}={values[name]}" for name in self.told)
-        return Violation(self.id, f"{must}; {told}" if told else must, self.hint, must)
+        return Violation(self.id, f"{must}; {told}" if told else must, self.hint, must, self.unmodelled)
 
 
 @dataclass(frozen=True)
 class Violation:
     """One broken rule of one configuration. `must`: the reason without the configuration's values, where those stand
-    apart in it."""
+    apart in it. `unmodelled`: as the rule has it."""
 
     rule: str
     reason: str
     hint: str
     must: str = ""
+    unmodelled: bool = False

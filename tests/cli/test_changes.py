@@ -30,6 +30,13 @@ mixed_precision: bf16
 num_machines: 2
 num_processes: 16
 """
+ZERO_3 = """deepspeed_config:
+  zero3_init_flag: true
+  zero_stage: 3
+distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_processes: 16
+"""
 TRL = """model_name_or_path: meta-llama/Llama-3.1-8B
 per_device_train_batch_size: 2
 gradient_accumulation_steps: 8
@@ -110,25 +117,51 @@ def lines_of(found: dict[str, object]) -> list[str]:
     return [str(line).strip() for line in lines]
 
 
-@pytest.mark.parametrize("files", [{"a__yaml": FSDP_1}, {"a__yaml": TRL}, {"a__yml": AXOLOTL}])
-def test_files_that_the_export_writes_otherwise_are_told_by_settings(files: dict[str, str]) -> None:
-    """FSDP 1's words are not FSDP 2's; those of TRL and Axolotl are none of Accelerate's."""
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        ({"a__yaml": FSDP_1}, []),
+        ({"a__yaml": TRL}, ["- gradient_checkpointing: true", "+ gradient_checkpointing: false"]),
+        ({"a__yml": AXOLOTL}, ["- gradient_checkpointing: true", "+ gradient_checkpointing: false"]),
+    ],
+)
+def test_what_no_file_states_is_told_by_settings(files: dict[str, str], shown: list[str]) -> None:
+    """FSDP 1's words are not FSDP 2's; sharding is none of a Trainer's; whose own lines are told all the same."""
     found = better(**files)
     lines = lines_of(found)
     assert lines[0] == "change of settings:"
     assert "recompute: full (32 layers a pipeline rank) -> none" in lines
-    assert lines[1:] == found["settings"]
-    assert not any(word in line for line in lines for word in ("train.py", "fsdp_", "--"))
+    assert isinstance(found["settings"], list)
+    told = lines[1 + len(found["settings"]) :]
+    assert [line for line in told if "gradient_checkpointing" in line] == shown
+    assert not any(word in line for line in told for word in ("train.py", "fsdp_", "--"))
 
 
 def test_files_of_the_exports_words_are_told_by_their_own_lines() -> None:
-    assert set(lines_of(better(a__yaml=FSDP_2))) == {
+    assert lines_of(better(a__yaml=FSDP_2)) == [
         "change in a.yaml:",
-        "- fsdp_activation_checkpointing: true",
-        "- fsdp_reshard_after_forward: true",
-        "+ fsdp_reshard_after_forward: false",
-        "+ fsdp_activation_checkpointing: false",
-    }
+        "fsdp_config:",
+        "-   fsdp_reshard_after_forward: true",
+        "+   fsdp_reshard_after_forward: false",
+        "-   fsdp_activation_checkpointing: true",
+        "+   fsdp_activation_checkpointing: false",
+    ]
+
+
+def test_deepspeed_under_accelerate_keeps_its_words() -> None:
+    """Each file by its name, each line of it as it stands, and no section of another plug-in."""
+    lines = lines_of(better(zero3__yaml=ZERO_3, trl__yaml=TRL))
+    assert lines[:4] == [
+        "change in zero3.yaml:",
+        "deepspeed_config:",
+        "-   zero_stage: 3",
+        "+   zero_stage: 1",
+    ]
+    assert "change in trl.yaml:" in lines
+    assert not any("fsdp_" in line or "zero3_init" in line for line in lines)
+    out = [line[2:].strip() for line in lines if line.startswith("-")]
+    assert out
+    assert all(line in ZERO_3 + TRL for line in out)
 
 
 def test_nothing_is_taken_out_that_the_files_do_not_have() -> None:

@@ -252,6 +252,15 @@ def test_its_models_are_the_catalogs(name: str) -> None:
     assert same_architecture(back.model, replace(catalogs, vocab=VOCABULARY.get(name, catalogs.vocab)))
 
 
+@pytest.mark.parametrize(("name", "vocabulary"), [("mistral-7b", 32_000), ("mixtral-8x22b", 32_768)])
+def test_its_models_that_are_nearly_the_catalogs(name: str, vocabulary: int) -> None:
+    """configs/models/{mistral-7b,mixtral-8x22b}.yml: no windows; rows for the tokenizer of version 3."""
+    back = read(f"model_name: {name}\nici_fsdp_parallelism: 8\ndcn_data_parallelism: 1\n").model
+    assert back is not None
+    assert (back.vocab, [a.window for a in back.attentions if a.window]) == (vocabulary, [])
+    assert (back.hidden, back.num_layers) == (load_model(name).hidden, load_model(name).num_layers)
+
+
 @pytest.mark.parametrize(
     "model", ["yi-34b", "mixtral-8x22b", "qwen2.5-72b", "llama-3.2-3b", "qwen3-4b", "smollm2-1.7b"]
 )

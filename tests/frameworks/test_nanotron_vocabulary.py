@@ -7,6 +7,7 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.edges import padded_vocabulary
+from planner.frameworks import framework
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
@@ -24,3 +25,15 @@ def test_an_odd_vocabulary_is_padded_to_tensor_parallel_ranks(monkeypatch: pytes
     assert "vocabulary-tp" not in broken
     monkeypatch.setattr(Nanotron, "pads_vocabulary", 0)
     assert "vocabulary-tp" in [v.rule for v in explain_config(config, subject, rules_for(subject.stack))]
+
+
+def test_of_a_key_given_twice_the_last_counts() -> None:
+    """As PyYAML reads it (nanotron config/config.py get_config_from_file)."""
+    text = (
+        "parallelism: {dp: 4, pp: 1, tp: 2, pp_engine: 1f1b}\ntokens: {micro_batch_size: 2, sequence_length: 1024}\n"
+        "model:\n  model_config:\n    hidden_size: 512\n    hidden_size: 1024\n"
+    )
+    found = framework("nanotron").parse({"a.yaml": text})
+    assert found.model is not None
+    assert found.model.hidden == 1024
+    assert found.notes == ("hidden_size is given twice: nanotron takes the last",)

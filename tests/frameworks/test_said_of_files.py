@@ -9,7 +9,7 @@ import pytest
 
 from planner.ask.question import Question
 from planner.cli.check import check_files
-from planner.errors import InputError, PlannerError
+from planner.errors import InputError, PlannerError, UnsupportedError
 from planner.frameworks import framework
 from planner.spec.config import Recompute
 
@@ -151,3 +151,31 @@ def test_every_release_that_has_the_options_is_named() -> None:
     assert parsed.version == parsed.releases[-1] == "main-2026-08"
     assert "0.18.2" in parsed.releases
     assert framework("megatron").parse({"run.sh": script + " --no-such-option"}).releases == ()
+
+
+TENSORS = """distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+mixed_precision: bf16
+num_processes: 16
+parallelism_config:
+  parallelism_config_dp_replicate_size: {replicas}
+  parallelism_config_dp_shard_size: 4
+  parallelism_config_tp_size: 2
+"""
+
+
+def test_what_planner_does_not_model_is_no_verdict() -> None:
+    """Accelerate's own examples/torch_native_parallelism/configs/tp_hsdp.yaml has tensors divided."""
+    with pytest.raises(UnsupportedError, match="planner models tp=1 of Accelerate alone"):
+        checked({"a.yaml": TENSORS.format(replicas=2)})
+    refused = checked({"a.yaml": TENSORS.format(replicas=2)}, gpus=8)["violations"]
+    assert "world-size" in {broken["rule"] for broken in refused}  # whatever is modelled
+
+
+def test_a_launcher_goes_before_num_processes() -> None:
+    """`accelerate launch --num_processes`: as the number of devices of any other framework's files."""
+    answer = checked({"a.yaml": ACCELERATE.format(kind="FSDP", count=4)})
+    assert answer["legal"]
+    assert answer["axes"]["dp"] == 16
+    assert "the files start 4 processes, --gpus says 16" in answer["notes"]

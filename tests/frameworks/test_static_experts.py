@@ -161,7 +161,7 @@ def padded(factor: float, stack: str = "megatron-2026") -> Problem:
         ("megatron-2026", CudaGraphs.TRANSFORMER_ENGINE, ("attn", "moe"), set()),
         ("megatron-2026", CudaGraphs.TRANSFORMER_ENGINE, ("moe", "moe_router"), {"cuda-graph-dropless"}),
         ("megatron-2026+deepep", CudaGraphs.NONE, (), {"dispatcher-devices", "expert-padding"}),
-        ("megatron-2026+hybridep", CudaGraphs.NONE, (), {"expert-padding"}),
+        ("megatron-2026+hybridep", CudaGraphs.NONE, (), {"hybridep-padding"}),
     ],
 )
 def test_experts_padded_to_one_capacity_are_captured(

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from planner.ask.question import Question
+from planner.catalog.stack_options import PURE_BF16
 from planner.cli.check import check_files
 from planner.cli.files import readable, recognize
 from planner.errors import PlannerError
@@ -55,7 +56,6 @@ def test_axolotl() -> None:
     assert found.axes["recompute"] == Recompute.FULL
     full = read(AXOLOTL + FSDP2)
     assert (full.adapters, full.axes["zero"]) == (None, 3)
-    assert any("in 16 bits alone" in note for note in full.notes)
 
 
 @pytest.mark.parametrize("text", [FACTORY, AXOLOTL])
@@ -89,3 +89,47 @@ def test_quantised_adapters_take_less_than_all_weights() -> None:
     # 8 billion weights: 0.5 bytes each where they are frozen in 4 bits, 16-bit ones, gradients and states elsewhere
     assert full["peak_memory_bytes"] - adapted["peak_memory_bytes"] > 8e9 * 5
     assert adapted["verdict"] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "pure"),
+    [
+        (AXOLOTL, {}, True),
+        (AXOLOTL.replace("bf16: auto", "fp16: true"), {}, False),
+        (AXOLOTL + LORA, {}, False),
+        (AXOLOTL + FSDP2, {}, False),
+        (AXOLOTL.replace("bf16: auto", "bf16: full") + FSDP2, {}, True),
+        (FACTORY + "finetuning_type: full\npure_bf16: true\n", {}, True),
+        (FACTORY + "finetuning_type: full\n", {}, False),
+    ],
+)
+def test_weights_trained_in_bf16_alone(text: str, others: dict[str, str], pure: bool) -> None:
+    """FSDP under mixed precision raises them to fp32 (accelerate utils/fsdp_utils.py fsdp2_prepare_model)."""
+    assert (PURE_BF16 in read(text, **others).stack_options) == pure
+
+
+def test_a_model_of_8_billion_parameters_trains_on_one_device() -> None:
+    """16-bit weights and gradients and two 8-bit moments: 8.03e9 x 6 bytes, 45 GiB."""
+    found = check_files({"a.yaml": AXOLOTL}, Question(model="", cluster="1x1 h100 400G-ib"))
+    assert found["verdict"] == "fits"
+    assert 45 * 2**30 < found["peak_memory_bytes"] < 65 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Qwen/Qwen3-4B-Instruct-9999", "did you mean: qwen3-4b?"),
+        ("x/SmolLM9-3B-checkpoints", "did you mean: "),
+    ],
+)
+def test_an_unknown_name_is_quoted_with_those_like_it(name: str, near: str) -> None:
+    text = FACTORY.replace("Qwen/Qwen3-8B", name)
+    with pytest.raises(PlannerError, match=f"unknown model '{name}'") as error:
+        check_files({"a.yaml": text}, Question(model="", cluster="1x8 h100 400G-ib"))
+    assert near in error.value.hint
+
+
+def test_training_by_megatron_is_named() -> None:
+    with pytest.raises(PlannerError, match="LLaMA-Factory's training by Megatron-LM") as error:
+        read(FACTORY + "tensor_model_parallel_size: 1\npipeline_model_parallel_size: 4\n")
+    assert "tensor_model_parallel_size: 1, pipeline_model_parallel_size: 4" in error.value.given

@@ -353,7 +353,7 @@ def test_export_to_another_framework_keeps_its_rules(tmp_path: Path) -> None:
     runner.invoke(app, words)
     refused = runner.invoke(app, ["export", str(plan), "--to", "accelerate", "-o", str(out)])
     assert refused.exit_code == 2
-    assert "tp-expressible" in refused.output
+    assert "tp-modelled" in refused.output
     assert not out.exists()
     assert runner.invoke(app, ["export", str(plan), "--to", "deepspeed", "-o", str(out)]).exit_code == 0
     assert "deepspeed-2025" in (out / "README.md").read_text()

@@ -339,3 +339,19 @@ def test_rounds_of_a_loop_and_a_file_the_script_writes(tmp_path: Path) -> None:
     assert (answer["axes"]["tp"], answer["axes"]["micro_batch"]) == (4, 1)
     assert "of a loop only its first round is read, MBS=1" in answer["notes"]
     assert not [note for note in answer["notes"] if "args.sh" in note]
+
+
+PART = "MODEL_ARGS=(\n  --num-layers 32\n  --hidden-size 4096\n  --num-attention-heads 32\n  --vocab-size 32000\n)\n"
+
+
+@pytest.mark.parametrize("main", ["", "python3 train_async.py --rollout-batch-size 1 --actor-num-nodes 1"])
+def test_a_part_of_a_launch_gives_no_verdict(tmp_path: Path, main: str) -> None:
+    """slime scripts/run-qwen3-4B-base-sft.sh takes in scripts/models/qwen3-4B.sh."""
+    part, script = tmp_path / "model.sh", tmp_path / "run.sh"
+    part.write_text(PART)
+    script.write_text(main)
+    words = ["check", str(part), *([str(script)] if main else []), "--cluster", "dgx-h100"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 2
+    assert "model.sh" in done.output
+    assert "only set variables" in done.output or "runs nothing by itself" in done.output

@@ -15,10 +15,10 @@ from planner.frameworks.accelerate.parse import (
     FP8_BACKENDS,
     PRECISIONS,
     VERSION,
-    is_fsdp_2,
     parse,
     recognizes,
 )
+from planner.frameworks.accelerate.restate import restated
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
@@ -43,6 +43,7 @@ from planner.frameworks.rulebook import (
     no_idle_experts,
     no_selective,
     only,
+    only_modelled,
     own_exchange,
     shards_or_hosts,
     whole_recompute,
@@ -77,9 +78,10 @@ def _is_full(model: ModelSpec) -> bool:
 RULES: Final[tuple[Rule, ...]] = (
     only("sp", (0,), TITLE, "accelerate parallelism_config.py (sp there is Ulysses, a kind of cp)"),
     only("etp", (1,), TITLE, "accelerate parallelism_config.py ParallelismConfig"),
-    only(
+    only_modelled(
         "tp", (1,), TITLE,
-        "accelerate 1.15.0 accelerator.py _prepare_tp: imports ReplicateParallel, which transformers 5 does not have",
+        "accelerate 1.15.0 parallelism_config.py tp_size; accelerator.py _prepare_tp imports ReplicateParallel, which "
+        "transformers 5 does not have",
     ),
     whole_recompute(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
     no_selective(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
@@ -274,5 +276,5 @@ ACCELERATE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
-    same_words=is_fsdp_2,
+    restated=restated,
 )

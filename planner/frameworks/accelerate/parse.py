@@ -10,14 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.catalog.stack_options import NO_COMPILE, NO_SYNC
+from planner.catalog.stack_options import NO_COMPILE, NO_SYNC, PURE_BF16
 from planner.dialect import option
 from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.options import option_table, unknown_options
 from planner.frameworks.shell.script import COMMAND_END, Script, group_options, is_script, whole
-from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
+from planner.frameworks.trainer import Pure, Trainer, devices_of, kernels_of, trainer_of, words_of
 from planner.frameworks.trainer_yaml import is_trainer_yaml, names_deepspeed
 from planner.frameworks.words import is_on
 from planner.frameworks.zero_settings import with_full_names, zero_settings
@@ -74,18 +74,22 @@ def _settings_of(files: Mapping[str, str], words: dict[str, list[str]]) -> tuple
     return Settings({**flatten(document), **(launched or {})}, name or next(iter(files))), document
 
 
-def parse(files: Mapping[str, str]) -> ParsedConfig:
-    """What an Accelerate YAML and the words of `accelerate launch` say. Raises `FileInputError` naming the setting."""
+def parse(files: Mapping[str, str], started: int | None = None) -> ParsedConfig:
+    """What an Accelerate YAML and the words of `accelerate launch` say; `started`: processes that the launcher is told
+    to start, whatever num_processes says. Raises `FileInputError` naming the setting."""
     words = words_of(files)
     s, document = _settings_of(files, words)
-    devices = s.count("num_processes", 1) if s.has("num_processes") else None
+    stated = s.count("num_processes", 1) if s.has("num_processes") else None
+    devices = stated if started is None else started
     kind = _distributed_type(s)
     p = "parallelism_config.parallelism_config_"
+    # which must make up the number of processes (parallelism_config.py _validate_accelerator)
+    sized = any(s.has(f"{p}dp_{what}_size") for what in ("replicate", "shard"))
     tp, cp = s.count(p + "tp_size", 1), s.count(p + "cp_size", 1) * s.count(p + "sp_size", 1)
     ds, notes = Settings({}, ""), list[str]()
     if kind == "DEEPSPEED" and s.has("deepspeed_config.deepspeed_config_file"):
         ds, notes = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
-    zero, hsdp, offload = _states(s, ds, kind, devices, cp)
+    zero, hsdp, offload = _states(s, ds, kind, devices, cp, stated)
     trainer = trainer_of(words)
     # of the sections only that of what runs counts (commands/launch.py _validate_launch_command, utils/launch.py)
     recomputes = kind == "FSDP" and s.flag("fsdp_config.fsdp_activation_checkpointing")
@@ -125,12 +129,17 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             "nothing here asks for torch.compile: the program is taken to do without, as Accelerate does; "
             f"{option('stack', 'fsdp1-2023')} is one with it"
         )
+    # under mixed precision FSDP raises what is trained to fp32 (utils/fsdp_utils.py fsdp2_prepare_model; accelerator.py
+    # prepare_model), DeepSpeed keeps masters
+    kept = {"FSDP": (Pure.WITHOUT_AUTOCAST,), "DEEPSPEED": ()}
+    pure = trainer.pure_bf16 in kept.get(kind, (Pure.UNDER_AUTOCAST, Pure.WITHOUT_AUTOCAST))
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
         framework="accelerate",
         version=VERSION,
         axes=axes,
         devices=devices,
+        placed=None if stated is None or sized else lambda on, domain: parse(files, on),
         seq_len=numbers.get("seq-len"),
         global_batch=batch,
         precision=precision,
@@ -142,7 +151,12 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         unknown=unknown,
         engine=EngineKind.DEEPSPEED if kind == "DEEPSPEED" else None,
         usual_options=(NO_COMPILE,) * (compiled is None),
-        stack_options=(*((NO_SYNC,) * waits), *((NO_COMPILE,) * (compiled is False)), *kernels_of(words)),
+        stack_options=(
+            *((PURE_BF16,) * pure),
+            *((NO_SYNC,) * waits),
+            *((NO_COMPILE,) * (compiled is False)),
+            *kernels_of(words),
+        ),
         stack_settings=settings,
         notes=(
             *notes,
@@ -154,11 +168,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     )
 
 
-def _states(s: Settings, ds: Settings, kind: str, devices: int | None, cp: int) -> tuple[int, int, int]:
+def _states(
+    s: Settings, ds: Settings, kind: str, devices: int | None, cp: int, stated: int | None
+) -> tuple[int, int, int]:
     """ZeRO stage, ranks of a shard and what lies on the host (`zero`, `hsdp`, `offload`), of FSDP or DeepSpeed."""
     if kind == "FSDP":
         away = s.flag("fsdp_config.fsdp_offload_params")
-        return (*_sharding(s, devices, cp), OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS if away else 0)
+        return (*_sharding(s, devices, cp, stated), OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS if away else 0)
     if kind == "DEEPSPEED":
         stage = s.count("deepspeed_config.zero_stage", 2, least=0)
         return ds.count("zero_optimization.stage", stage, least=0), 0, _deepspeed_offload(s, ds)
@@ -340,8 +356,9 @@ def _distributed_type(s: Settings) -> str:
     return kind
 
 
-def _sharding(s: Settings, devices: int | None, cp: int) -> tuple[int, int]:
-    """(ZeRO stage, devices that share one copy, 0 for all) of FSDP. Raises `InputError`."""
+def _sharding(s: Settings, devices: int | None, cp: int, stated: int | None) -> tuple[int, int]:
+    """(ZeRO stage, devices that share one copy, 0 for all) of FSDP, of which the machines that the file states have
+    their share of the `stated` ones. Raises `InputError`."""
     p = "parallelism_config.parallelism_config_"
     replicate, tp = s.count(p + "dp_replicate_size", 1), s.count(p + "tp_size", 1)
     strategy = s.text("fsdp_config.fsdp_sharding_strategy", "").upper().replace(" ", "")
@@ -356,7 +373,7 @@ def _sharding(s: Settings, devices: int | None, cp: int) -> tuple[int, int]:
     if devices is None:
         return zero, 0
     if hybrid:
-        return zero, devices // s.count("num_machines", 1)
+        return zero, (stated or devices) // s.count("num_machines", 1)
     return zero, max(devices // (tp * cp), 1) * cp // replicate if replicate > 1 else 0
 
 

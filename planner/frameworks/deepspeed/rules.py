@@ -13,6 +13,7 @@ from planner.frameworks.rulebook import (
     no_idle_experts,
     no_selective,
     only,
+    only_modelled,
     shards_or_hosts,
     whole_kv_heads,
     whole_recompute,
@@ -32,8 +33,8 @@ def _ulysses(columns: Columns, problem: Problem) -> Mask:
 
 RULES: Final[tuple[Rule, ...]] = (
     only("sp", (0,), TITLE, "DeepSpeed runtime/tensor_parallel (AutoTP has no sequence parallelism)"),
-    only("ep", (1,), TITLE, "planner: AutoEP is not written"),
-    only("etp", (1,), TITLE, "planner: AutoEP is not written"),
+    only_modelled("ep", (1,), TITLE, "planner: AutoEP is not written"),
+    only_modelled("etp", (1,), TITLE, "planner: AutoEP is not written"),
     whole_recompute(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
     no_selective(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
     shards_or_hosts(

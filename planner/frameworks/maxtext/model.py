@@ -14,7 +14,7 @@ from planner.frameworks.details import Details, unwritten_rotation
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Launch
 from planner.frameworks.known import same_architecture
-from planner.frameworks.maxtext.names import CATALOG, IN_BLOCKS, MODELS, TITLE, VOCABULARY
+from planner.frameworks.maxtext.names import CATALOG, IN_BLOCKS, MODELS, TITLE, VOCABULARY, WITHOUT_WINDOWS
 from planner.frameworks.refuse import require
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import MOST_LAYERS
@@ -84,7 +84,10 @@ def _groups(model: ModelSpec) -> dict[str, int]:
 
 
 def _dimensions(model: ModelSpec, details: Details) -> dict[str, Any]:
-    what = "models other than its own, and blocks of Llama, Mixtral, Qwen 2 and Qwen 3"
+    what = (
+        "models but those of its own that planner names, and blocks of Llama, Mixtral, Qwen 2 and Qwen 3 without "
+        "windows"
+    )
     traits = facts_of(model.family).traits
     require(not traits, TITLE, f"what {model.family} computes", traits)
     plain = not model.state_spaces and len(model.layer_kinds) == 1 and model.norm_kind is NormKind.RMS
@@ -169,6 +172,8 @@ def named_model(name: str, s: Settings) -> ModelSpec | None:
     model, (groups, top) = _with_vocabulary(own, load_model(known)), _routing_groups(s)
 
     def grouped(layer: Layer) -> Layer:
+        if own in WITHOUT_WINDOWS and layer.attention is not None:
+            return replace(layer, attention=replace(layer.attention, window=None))
         if layer.moe is None or layer.moe.groups in (groups, 1):
             return layer
         return replace(layer, moe=replace(layer.moe, groups=groups, top_groups=top))

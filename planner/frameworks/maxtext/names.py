@@ -29,11 +29,18 @@ _NAMES: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_suffix(".json"
 # catalog name -> that of configs/models, whose dimensions are the same but for groups of experts, which those leave
 # out, and for `VOCABULARY`
 MODELS: Final[Mapping[str, str]] = _NAMES["models"]
-# of its name, which a file over configs/base.yml does not change: without the rows of Google's weights for images
-VOCABULARY: Final = dict.fromkeys(("gemma3-4b", "gemma3-12b", "gemma3-27b"), 262_144)
 # whose layers differ in turn: scanned, six of them are one block, whose activations are recomputed together
-IN_BLOCKS: Final = tuple(VOCABULARY)
-CATALOG: Final = {name: ours for ours, name in MODELS.items()} | {"llama3.3-70b": "llama-3.1-70b"}
+IN_BLOCKS: Final = ("gemma3-4b", "gemma3-12b", "gemma3-27b")
+# of its name, which a file over configs/base.yml does not change: without the rows of Google's weights for images
+VOCABULARY: Final = dict.fromkeys(IN_BLOCKS, 262_144) | {"mixtral-8x22b": 32_768}
+# its models that are the catalog's but for a vocabulary or windows, which it leaves out: read by name, not written so
+WITHOUT_WINDOWS: Final = ("mistral-7b",)
+_READ_ALONE: Final = {name: name for name in ("mixtral-8x22b", *WITHOUT_WINDOWS)}
+CATALOG: Final = {
+    **{name: ours for ours, name in MODELS.items()},
+    **_READ_ALONE,
+    "llama3.3-70b": "llama-3.1-70b",
+}
 
 
 class Hardware(StrEnum):

@@ -150,7 +150,7 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         "layers that share chosen keys must lie in one stage with the layer that chose them, which planner does not "
         "assign yet", "set pp=1",
         "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
-        "_validate_dsa_index_share_pipeline_split", told=("pp",),
+        "_validate_dsa_index_share_pipeline_split", told=("pp",), unmodelled=True,
     ),
     Rule(
         "compressed-keys-whole", ("tp", "cp"),

@@ -138,6 +138,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=mixed.precision,
         optimizer=optimizer,
         model=None if missing else model,
+        named="" if recipe.model else called,
         missing=missing,
         layers=chunks,
         violations=violations,

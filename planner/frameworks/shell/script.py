@@ -226,6 +226,11 @@ def is_script(name: str) -> bool:
     return not name.endswith(_SETTINGS)
 
 
+def holds_variables(name: str, text: str) -> bool:
+    """Is it a script that only sets variables for another one to take in?"""
+    return is_script(name) and not name.endswith(".py") and not commands_of(Script().follow(text).words)
+
+
 def _unquoted(text: str) -> str:
     """A single word without its quotes; arithmetic and commands in it stay whole."""
     if _SUM.search(text) or _COMMAND.search(text):

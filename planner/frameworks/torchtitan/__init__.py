@@ -13,6 +13,7 @@ from planner.frameworks.fields import option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
 from planner.frameworks.options import check_options, table_source
+from planner.frameworks.refuse import require
 from planner.frameworks.scripts import HERE, IMAGE, README, launch_files, readme, started_on_nodes
 from planner.frameworks.torchtitan.names import (
     CLI,
@@ -35,6 +36,7 @@ from planner.spec.config import CudaGraphs
 from planner.spec.stack.kinds import AttentionKernel
 
 CONFIG: Final = "config.toml"
+_LONGER: Final = "sequences longer than its RoPE table of the model"
 
 
 def render(launch: Launch, version: str) -> Files:
@@ -42,6 +44,8 @@ def render(launch: Launch, version: str) -> Files:
     known = [name for name, shipped in MODELS.items() if version == CLI or shipped.toml_flavor]
     name = known_as(launch.model, known, TITLE)
     shipped, sections = MODELS[name], settings_of(launch, version)
+    if version == CLI:
+        require(launch.job.seq_len <= shipped.longest, f"{TITLE} {CLI}", _LONGER, launch.job.seq_len)
     assets = "".join(letter for letter in name if letter.isalnum() or letter in ".-")
     prelude = ["# the tokenizer's folder", f"HF_ASSETS_PATH=${{HF_ASSETS_PATH:-./assets/hf/{assets}}}"]
     environment = {

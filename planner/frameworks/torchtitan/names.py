@@ -49,14 +49,16 @@ class Shipped:
     """A model as torchtitan names it.
 
     `flavor`: of its registry in 0.3.0; `toml_flavor`: in 0.2.2, "" where it has none. `base`: the function of
-    0.3.0 whose training settings are taken. `ready`: does `base` build this very model in bf16 by itself? That of
-    Llama 3.1 405B converts its linear layers to float8 and cannot be built on devices without it.
+    0.3.0 whose training settings are taken. `longest`: positions of its RoPE table there [tokens]. `ready`: does `base`
+    build this very model in bf16 by itself? That of Llama 3.1 405B converts its linear layers to float8 and cannot be
+    built on devices without it.
     """
 
     family: str
     flavor: str
     toml_flavor: str
     base: str
+    longest: int
     ready: bool = True
 
 

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from planner.dialect import option
+from planner.frameworks.known import named_as
 from planner.frameworks.rulebook import FILLED_CHUNKS, every_row, no_scans, whole_kv_heads
-from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
+from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, MODELS, NO_RECIPES
 from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack.kinds import AttentionKernel
@@ -75,7 +76,24 @@ def _expert_mesh(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((shards.astype(np.int64) * columns["tp"]) % columns["ep"] == 0)
 
 
+def _table(problem: Problem) -> int:
+    """Positions of the model's RoPE table in 0.3.0 [tokens], which takes the loss in parts; 0 where the model is none
+    of torchtitan's, or the release is an older one, which makes the table as long as the sequences."""
+    shortest = min(shipped.longest for shipped in MODELS.values())
+    if problem.job.seq_len <= shortest or not isinstance(problem.stack.kernels.loss, Chunked):
+        return 0
+    name = named_as(problem.model, MODELS)
+    return MODELS[name].longest if name else 0
+
+
 RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "rope-table", (), lambda c, p: every_row(c, not _table(p) or p.job.seq_len <= _table(p)),
+        "torchtitan 0.3.0 takes sequences no longer than its RoPE table of {model}, {table} tokens; given {seq}",
+        f"choose shorter sequences, or {option('stack', 'torchtitan-2024')}: 0.2.2 makes the table as long as they are",
+        "torchtitan 0.3.0 models/common/decoder.py update_from_config; max_seq_len in models/*/__init__.py",
+        lambda p: {"model": p.model.name, "table": f"{_table(p):,}", "seq": f"{p.job.seq_len:,}"},
+    ),
     Rule(
         "float8-recipe", ("tp",), lambda c, p: every_row(c, p.job.precision not in NO_RECIPES),
         "torchtitan's float8 (torchao) scales by what each tensor holds at the time: it has no {recipe}",
