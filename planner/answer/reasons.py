@@ -97,7 +97,7 @@ def unmeasured(problem: Problem, kernels: KernelRates) -> bool:
     """Did nobody measure the device: neither its kernels nor runs of the stack on it, not even a calibration?"""
     stack = problem.stack
     runs = problem.cluster.accelerator.name in stack.devices
-    return not (kernels.measured or runs or stack.calibration)
+    return not (kernels.measured or runs or stack.calibrated)
 
 
 TOLD_FROM: Final = 1.1  # times the band of kernels, a step's own is said to be wider
@@ -121,7 +121,7 @@ def confidence_of(problem: Problem, model: CostModel, time: Mapping[str, float] 
         notes, band = [finding("operations_read_off", software=problem.listed.releases)], LISTED_BAND
     if stack.band_widening:
         notes.append(finding("wider_on_more_devices"))
-    if not stack.calibration:
+    if not stack.calibrated:
         band = elsewhere(band)
         notes.append(finding("wider_elsewhere"))
     if stack.calibration:
@@ -147,7 +147,7 @@ def confidence_of(problem: Problem, model: CostModel, time: Mapping[str, float] 
         kernel = stack.kernels.sparse_attention
         notes.append(finding("wider_for_chosen_keys", kernel=str(kernel) if kernel else ""))
     device = problem.cluster.accelerator.name
-    if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
+    if stack.devices and device not in stack.devices and kernels.measured and not stack.calibrated:
         notes.append(finding("runs_on_other_devices", devices=stack.devices))
     if unmeasured(problem, kernels):
         level, band = CalibrationLevel.L0, max(band, UNMEASURED_BAND)
@@ -165,7 +165,7 @@ def confidence_of(problem: Problem, model: CostModel, time: Mapping[str, float] 
         notes.append(finding("collectives_as_nccl"))
     if problem.cluster.unverified:
         notes.append(finding("unverified_cluster", fields=problem.cluster.unverified))
-    if time and not stack.calibration:
+    if time and not stack.calibrated:
         whole, shares = step_band(band, time), uncertain_shares(time)
         if shares and whole > TOLD_FROM * band:
             notes.append(finding("wider_for_parts", terms=list(shares), shares=list(shares.values())))

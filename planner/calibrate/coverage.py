@@ -28,7 +28,7 @@ def band_of(problem: Problem) -> float:
 def band_shown(problem: Problem, time: Mapping[str, float]) -> float:
     """The error band of a step as `planner estimate` shows it [1]: wider than the stack's, unless that is calibrated.
     `time`: term -> seconds."""
-    if problem.stack.calibration:
+    if problem.stack.calibrated:
         return band_of(problem)
     return confidence_of(problem, CostModel(problem, *rates_of(problem.cluster)), time).band
 

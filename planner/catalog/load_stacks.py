@@ -84,6 +84,9 @@ def shipped_stack(name: str) -> str:
     if key in stack_names():
         return key
     families = stack_families()
+    if not key:
+        hint = f"write {option('stack', DEFAULT_STACK + name)}, or the stack that it is of"
+        raise InputError("options must stand behind the name of their stack", name, hint)
     if key not in families:
         hint = f"(of a family the newest is meant: {', '.join(sorted(families))})"
         raise UnknownNameError("stack", name, stack_names(), hint)

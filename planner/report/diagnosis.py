@@ -126,7 +126,13 @@ def _contradiction(wrong: Contradiction) -> list[RenderableType]:
         "for 16, are twice as high",
         f"tokens of a step: {wrong.sequences:,} sequences of {wrong.seq_len:,}, {tokens:,}; with "
         f"{wrong.ratio * tokens:,.0f} both would hold ({option('global_batch')}, {option('seq_len')})",
-        f"devices: {wrong.devices:,}; with {wrong.devices / wrong.ratio:,.0f} both would hold ({option('gpus')})",
+        *(
+            [
+                f"devices: {wrong.devices:,}; with {wrong.devices / wrong.ratio:,.1f} both hold ({option('gpus')})"
+            ]
+            if wrong.devices >= wrong.ratio
+            else []
+        ),
         "the time: of one optimizer step, not of a micro-batch or of several steps",
     ]
     return [prose(headline, "bold red"), section("Check first", bullets(checks)), prose("")]
@@ -270,7 +276,7 @@ def memory_story_document(story: MemoryStory) -> RenderableType:
         todo.append(
             f"cheapest change that fits: {text_of(move.change)} (saves {format_capacity(move.saved)}, {slower})"
         )
-    elif not story.of_host:  # which no change of what a device holds mends
+    elif not story.elsewhere:  # which no change of what a device holds mends
         todo.append("no single change fits: planner plan searches all of them")
     blocks.append(section("To do", bullets(todo)))
     return Group(*blocks)

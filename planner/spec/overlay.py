@@ -82,7 +82,12 @@ class Overlay(BaseModel):
         for path, value in self.values.items():
             stack = _with_value(stack, path, value)
         update: dict[str, Any] = {
-            "calibration": Calibration(said=self.said, level=self.level, runs=self.runs)
+            "calibration": Calibration(
+                said=self.said,
+                level=self.level,
+                runs=self.runs,
+                links_alone=not (self.multiply or self.values or self.runs),
+            )
         }
         return stack.model_copy(
             update=update if self.band is None else {**update, "band": self.band, "band_widening": 0.0}

@@ -18,6 +18,8 @@ from planner.calibrate.own_runs import configured, observe, step_time
 from planner.calibrate.predict import predicted_cost
 from planner.errors import InputError
 from planner.report.diagnosis import diagnosis_facts
+from planner.spec.overlay import LinkSection, Overlay
+from planner.units import GIB
 from tests.calibrate import logs
 
 BASE = Request(model="llama-3.1-8b", cluster="dgx-h100", gpus=8, seq_len=8192, global_batch="64")
@@ -107,3 +109,24 @@ def test_waiting_for_data_is_told_by_megatron_s_own_timer(tmp_path: Path) -> Non
         [one for line in lines for one in (line, "(min, max) time across ranks (ms):", timer)], "x"
     )
     assert facts.timers["batch-generator"][0] == pytest.approx(12.0, rel=0.01)
+
+
+def test_advice_is_of_the_device_that_ran_out() -> None:
+    """A message of a smaller device, as of a partition: no change fits the one that was named alone."""
+    whole = logs.OOM_2025
+    small = whole.replace("79.10 GiB", "23.50 GiB").replace("79.1 GiB", "23.50 GiB")
+    assert small != whole
+    problem, config, _ = configured(BASE, "x.log:tp=2", read_lines([small], "x.log"))
+    story = explain(read_lines([small], "x.log"), problem, config)
+    assert "another_device" in {one.code for one in story.reasons}
+    assert all(story.predicted - move.saved <= 23.5 * GIB for move in story.moves)
+
+
+def test_links_alone_leave_the_error_of_a_step() -> None:
+    links = Overlay(name="x", date="2026-11-28", level="L2", made_from=("a table",), links=LinkSection())
+    problem = configured(BASE, "1 s:tp=1,zero=3", None)[0]
+    tested = replace(problem, stack=links.of_stack(problem.stack))
+    assert not tested.stack.calibrated
+    assert tested.stack.calibration is not None
+    probed = links.model_copy(update={"multiply": {"compute.attention": 1.1}}).of_stack(problem.stack)
+    assert probed.calibrated

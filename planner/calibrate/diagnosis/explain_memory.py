@@ -25,6 +25,7 @@ from planner.units import GIB
 HEADROOM: Final = 0.05
 FRAGMENTED: Final = 0.08  # of the capacity: reserved and unused above it is more than rounding
 OUTSIDE: Final = 2.0 * GIB  # beyond the predicted bytes outside the allocator: something else is there
+_ANOTHER: Final = 0.1  # relative: capacities of one device, as tools and data sheets count
 SAME: Final = 0.03  # relative: a request that is a known tensor
 _OF_HOST: Final = ("host_ran_out", "ended_by_signal")
 EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -33,8 +34,8 @@ EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 @dataclass(frozen=True)
 class MemoryStory:
     """`terms`: predicted parts at the peak [bytes]; `predicted` of the device, `outside` the allocator, `capacity`;
-    `reported`: lines of name and bytes; `reasons`: what it was, the surest first; `moves`: changes that fit; `of_host`:
-    whether the host's memory ran out, which none of them changes."""
+    `reported`: lines of name and bytes; `reasons`: what it was, the surest first; `moves`: changes that fit;
+    `elsewhere`: whether what ran out is the host's memory or another process's, which none of them changes."""
 
     terms: dict[str, float]
     phase: str
@@ -46,7 +47,7 @@ class MemoryStory:
     reasons: tuple[Finding, ...]
     first_aid: Finding | None
     moves: tuple[Move, ...]
-    of_host: bool = False
+    elsewhere: bool = False
 
 
 def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> MemoryStory:
@@ -73,16 +74,19 @@ def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> Memory
     reasons, aid = _reasons(facts, oom, problem, config, inside, outside, capacity)
     if oom is None and facts.lost:
         reasons, aid = _of_others(facts, problem, inside, outside, capacity)
-    of_host = bool(reasons) and reasons[0].code in _OF_HOST
+    # no change of what the run holds on the device mends the host's memory, or another process
+    room = min(capacity, oom.total) if oom is not None and oom.total else capacity
+    fits = predicted <= room * (1 - HEADROOM) and aid is not None and aid.code == "end_other_process"
+    elsewhere = fits or (bool(reasons) and reasons[0].code in _OF_HOST)
     # what the run needed beyond its prediction, a change must save as well
     beyond = max(_needed(oom) - inside, 0.0) if oom is not None else 0.0
-    limit, rules = capacity * (1 - HEADROOM) - beyond, all_rules_for(problem.stack.framework)
-    tried = () if of_host else memory_moves(model, config, rules, limit)
+    limit, rules = room * (1 - HEADROOM) - beyond, all_rules_for(problem.stack.framework)
+    tried = () if elsewhere else memory_moves(model, config, rules, limit)
     moves = tuple(move for move in tried if move.fits)
     moves = tuple(sorted(moves, key=lambda move: (move.slower is None, move.slower or 0.0)))
     return MemoryStory(
         {name: value for name, value in terms.items() if value}, phase, rank, predicted, outside, capacity, reported,
-        reasons, aid, moves, of_host,
+        reasons, aid, moves, elsewhere,
     )  # fmt: skip
 
 
@@ -124,6 +128,8 @@ def _reasons(
     if oom is None:
         return _of_lines(facts, inside, problem), aid
     room = oom.total or capacity
+    if abs(room / capacity - 1) > _ANOTHER:
+        found.append(finding("another_device", seen=room, named=capacity))
     if oom.others is not None and oom.others > 0.5 * GIB:
         found.append(finding("other_process", size=oom.others))
         monitor = problem.cluster.accelerator.architecture.words.monitor

@@ -229,6 +229,8 @@ def machine_notes(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes 
             said.append(
                 f"some pairs have no {usual} (worst path {topology.worst}), {cluster.name} says {cluster.tiers[0].kind}"
             )
+        if 0 < topology.cards < topology.devices and len(cluster.tiers) > 1:
+            said.append(f"the node has {topology.cards} network cards for {topology.devices} devices")
         if topology.cards and topology.near < topology.devices and len(cluster.tiers) > 1:
             said.append(
                 f"{topology.devices - topology.near} devices reach no network card behind their own switch: "

@@ -127,6 +127,8 @@ def slice_of(torus: Torus, domain: int) -> Torus:
 def _scale_up_bandwidth(spec: ClusterSpec, accelerator: Accelerator) -> float:
     links = spec.node.scale_up
     own = links.torus.torus().bandwidth if links.torus else accelerator.scale_up_bandwidth
+    if links.kind is LinkKind.PCIE and accelerator.scale_up_kind is not LinkKind.PCIE:
+        own = accelerator.pcie_bandwidth  # what joins its devices elsewhere is not there
     return links.bandwidth or own
 
 

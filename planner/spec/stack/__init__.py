@@ -144,6 +144,7 @@ class Calibration(Section):
     said: str
     level: str = Field(description="L2 or L3: probes, or steps")
     runs: tuple[OwnRun, ...] = ()
+    links_alone: bool = Field(False, description="links were tested, kernels and steps were not")
 
 
 class Stack(Section):
@@ -204,6 +205,11 @@ class Stack(Section):
     def groups_by_torch(self) -> bool:
         """Are products of experts torch._grouped_mm's, which PyTorch has for Blackwell since 2.9?"""
         return self.engine.groups_by_torch and self.released >= _TORCH_GROUPED_FROM
+
+    @property
+    def calibrated(self) -> bool:
+        """Did the user measure kernels or steps? Links alone leave the error of a step as it is."""
+        return self.calibration is not None and not self.calibration.links_alone
 
     @property
     def measured(self) -> tuple[OwnRun, ...]:
