@@ -163,6 +163,16 @@ class States(Section):
         return False
 
     @property
+    def shards_by_rows(self) -> bool:
+        """Are tensors sharded one by one, whole rows of each to a rank (`cost/padded_shards.py`)?"""
+        return False
+
+    @property
+    def divides_within_experts(self) -> bool:
+        """Are experts of which a rank has fewer than share them cut each within itself?"""
+        return False
+
+    @property
     def latency_of_bucket(self) -> float:
         """Of a reduction of `bucket_bytes`, for every other replica [s]."""
         return 0.0
@@ -642,6 +652,11 @@ class FullyShard(States):
         description="linear weights of a dense fp8 model are cast before they are gathered (torchao's "
         "enable_fsdp_float8_all_gather)",
     )
+    few_experts_divided: bool = Field(
+        False,
+        description="experts that are fewer than the ranks that shard them are divided each within itself, without "
+        "padding (shard_placement_fn)",
+    )
     step_tensors: float = Field(
         0.0,
         ge=0,
@@ -654,6 +669,15 @@ class FullyShard(States):
     def is_flat(self) -> bool:
         """Are a unit's tensors one?"""
         return self.flat_parameters is not FlatParameters.NONE
+
+    @property
+    def shards_by_rows(self) -> bool:
+        """FSDP2's, which are DTensors."""
+        return not self.is_flat
+
+    @property
+    def divides_within_experts(self) -> bool:
+        return self.few_experts_divided
 
     @property
     def grades_frozen(self) -> bool:
