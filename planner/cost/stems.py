@@ -100,6 +100,7 @@ class StemModel:
             once = once + matrices.seconds
             longer = longer if self.least else matrices.longer(carried)
         fetches = shards.fetches
+        copied = self._copies_beside(table, padded, replicas, again)
         data = DataParallel(
             scatter=scatter * longer,
             # frozen weights are gathered only where they are sharded; adapters are too small to count
@@ -114,6 +115,7 @@ class StemModel:
             waits_whole=states.accumulates_whole(table["pp"], table["zero"]),
             reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
             aside=states.beside_compute(table["pp"], table["zero"]),
+            copies=states.copies_hide * copied / table["num_microbatches"],
             turns=self._turns(table),
             shares=None if fetches is None else fetches.shares[:, s_row],
         )
@@ -123,7 +125,7 @@ class StemModel:
             longer=longer,
             v=table["vpp"].astype(float),
             stages=table["pp"].astype(float),
-            copies=shards.copied[s_row] + self._copies_beside(table, padded, replicas, again),
+            copies=shards.copied[s_row] + copied,
             layers=self.deepest[c_row],
             offload=table["offload"],
             updated=dense + expert,

@@ -168,6 +168,11 @@ class States(Section):
         return False
 
     @property
+    def copies_hide(self) -> bool:
+        """Do these copies run between the kernels of the layers, so that messages hide under them too?"""
+        return False
+
+    @property
     def divides_within_experts(self) -> bool:
         """Are experts of which a rank has fewer than share them cut each within itself?"""
         return False
@@ -709,6 +714,11 @@ class FullyShard(States):
     def gather_copies(self) -> float:
         """The same file, foreach_all_gather_copy_out: 2 bytes read and written."""
         return 0.0 if self.is_flat else 4.0
+
+    @property
+    def copies_hide(self) -> bool:
+        """The same file: both run on the stream of the layers, gathers and reductions on others."""
+        return not self.is_flat
 
     def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
         """DDP's, of ZeroRedundancyOptimizer too (torch/distributed/optim/zero_redundancy_optimizer.py)."""
