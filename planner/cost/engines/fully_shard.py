@@ -1,7 +1,9 @@
 """What do ranks under PyTorch's `fully_shard` hold at the moments of a step, and what does it gather and reduce?
 
-Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py. Left out: layers
-of a model whose units differ, for which the widest stands; padding of shards outside the layers.
+Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py. Left out: padding of
+shards outside the layers; layers of a model whose units differ, for which the widest stands; and, of layers by lists of
+operations, gradients that a layer at work has made, as the outer unit is not gathered then as it is counted here (of
+GLM-4.5-Air on 8 ranks 4.1 and 2.3 GiB at the peak of 116).
 """
 
 from __future__ import annotations
