@@ -657,11 +657,6 @@ class FullyShard(States):
         description="linear weights of a dense fp8 model are cast before they are gathered (torchao's "
         "enable_fsdp_float8_all_gather)",
     )
-    few_experts_divided: bool = Field(
-        False,
-        description="experts that are fewer than the ranks that shard them are divided each within itself, without "
-        "padding (shard_placement_fn)",
-    )
     step_tensors: float = Field(
         0.0,
         ge=0,
@@ -682,7 +677,8 @@ class FullyShard(States):
 
     @property
     def divides_within_experts(self) -> bool:
-        return self.few_experts_divided
+        """torchtitan 0.3.0's distributed/fsdp.py, whose pipelines are torch 2.13's: shard_placement_fn."""
+        return self.pipelining is TorchPipelining.TORCH_2_13
 
     @property
     def grades_frozen(self) -> bool:
