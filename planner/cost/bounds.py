@@ -126,7 +126,9 @@ def states_held(
     expert_replicas = t * replicas / (stems["ep"].astype(float) * stems["etp"])
     held, linear = np.zeros_like(shards.dense[shards.of_row]), []
     groups = shard_groups(hybrid, replicas, expert_replicas)
-    for size, shared in zip((shards.dense, shards.expert), groups, strict=True):
+    sizes = (shards.dense, shards.expert)
+    for size, ranks, padding in zip(sizes, groups, shards.padding, strict=True):
+        shared = ranks / padding[shards.of_row]
         states = states_of(problem, zero, shared, replicas)
         if job.lora_rank is not None:
             sharded = problem.stack.engine.weights_sharded(zero)

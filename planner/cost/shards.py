@@ -38,6 +38,7 @@ from planner.cost.messages.exposure import pass_seconds
 from planner.cost.network.communicators import communicator_bytes
 from planner.cost.operations.lists import layer_gemms
 from planner.cost.operations.operation import Shard
+from planner.cost.padded_shards import PaddedShards
 from planner.cost.params import layer_parameters, outer_parameters
 from planner.cost.params_fp8 import narrow_weights
 from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
@@ -65,6 +66,9 @@ class StageParameters:
     # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
     wide: tuple[Array, Array]
     copied_dense: Array  # (k, C) of dense ones, the copy of the embedding that goes with the head
+    padding: tuple[
+        Array, Array
+    ]  # (k,) padded over own dense and expert parameters where these are sharded [1]
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Shards(StageParameters):
     gather: Array  # (k,)
     again: Array  # (k,) of it, what ZeRO 3 gathers once more for the backward pass [1]
     widest: Array  # (k,) parameters of the largest layer
+    widest_padded: Array  # (k,) the same with the padding of its shards
     head: Array  # (k, C) the head's among them
     adapters: Array  # (k, C) parameters of LoRA adapters
     frozen: tuple[
@@ -132,7 +137,7 @@ class ShardModel:
         self.problem, self.links = problem, links
         self.kinds = problem.model.layer_kinds
         self.parameters = [layer_parameters(kind, problem.model.hidden) for kind in self.kinds]
-        self.narrow = narrow_weights(problem)
+        self.narrow, self.padded = narrow_weights(problem), PaddedShards(problem)
 
     def stage_parameters(self, table: ConfigTable, classes: StageClasses) -> StageParameters:
         """Parameters of the distinct shardings of a table."""
@@ -158,7 +163,15 @@ class ShardModel:
             sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in held.of_kind
         )
         wide = next(of_wide), next(of_wide)
-        return StageParameters(held.of_row, dense, expert, dense - in_layers, wide, copied)
+        padding = self.padding(held.keys, held.copies)
+        return StageParameters(held.of_row, dense, expert, dense - in_layers, wide, copied, padding)
+
+    def padding(self, keys: ConfigTable, copies: Array) -> tuple[Array, Array]:
+        """`StageParameters.padding` of distinct shardings, of whose stages a rank holds so many `copies` (k,)."""
+        t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
+        replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
+        groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
+        return self.padded.of(t, e, groups)
 
     def communicators(self, table: ConfigTable, classes: StageClasses) -> Array:
         """What all communicators of every row of a table take (n,) [bytes]."""
@@ -198,15 +211,16 @@ class ShardModel:
         stays = self.staying_bytes(sent, outer, head, counts.sum(axis=0))
         units = mean_units(classes, held.stage)
         repeated = largest(sent[0] - stays[0]), largest(sent[1] - stays[1])
-        load = StageLoad((heaviest, experts), gathered, repeated, units)
+        load = StageLoad((heaviest, experts), gathered, repeated, units, own.padding)
         scatter, reduce, gather, again, buckets = self._collectives(keys, copies, load)
         widest = np.max(sum(held.of_kind), axis=0)
+        padded = np.max(sum(n * of for n, of in zip(own.padding, held.of_kind, strict=True)), axis=0)
         fetches = self._fetches(
             keys, copies, (counts, held.begins, held.ends), (dense, expert), sent, heaviest + experts
         )
         return Shards(
-            held.of_row, dense, expert, outer, wide, own.copied_dense, heaviest, experts, scatter, reduce, gather,
-            again, widest, head, adapters, frozen, buckets, self._step_elements(t, e * et),
+            held.of_row, dense, expert, outer, wide, own.copied_dense, own.padding, heaviest, experts, scatter, reduce,
+            gather, again, widest, padded, head, adapters, frozen, buckets, self._step_elements(t, e * et),
             self._communicators(keys, copies), self.copies_summed(keys, largest(own.copied_dense)),
             *self._tensors(keys, copies, held.of_kind), fetches,
         )  # fmt: skip
@@ -357,7 +371,7 @@ class ShardModel:
             count = classes.count[stage]
             sizes = (shards.adapters[same] * count).sum(axis=1) / count.sum(axis=1), np.zeros(number)
         copies, units = classes.copies[stage], mean_units(classes, stage)
-        load = StageLoad(sizes, gathered, again, units)
+        load = StageLoad(sizes, gathered, again, units, (shards.padding[0][same], shards.padding[1][same]))
         scatter, reduce, gather, share, buckets = self._collectives(keys, copies, load)
         return replace(
             shards.take(same), most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce,

@@ -76,6 +76,8 @@ def memory_inputs(
         outer=outer,
         head=head_weights,
         unit=shards.widest[s_row],
+        padded_unit=shards.widest_padded[s_row],
+        padding=(shards.padding[0][s_row], shards.padding[1][s_row]),
         layers=depth,
         alive=classes.count.take(c_row, axis=0),
         in_flight=held,
@@ -125,8 +127,8 @@ def memory_inputs(
 
 @dataclass(frozen=True)
 class _States:
-    """Bytes of states of a dense and of an expert parameter, the ranks that share one (n,); `adapters`, `beside` and
-    `gathered_widths` as in `MemoryInputs`."""
+    """Bytes of states of a dense and of an expert parameter, the ranks that share one, fewer of padded ones (n,);
+    `adapters`, `beside` and `gathered_widths` as in `MemoryInputs`."""
 
     dense: StateBytes
     experts: StateBytes
@@ -143,7 +145,8 @@ def _states(
 ) -> _States:  # fmt: skip
     """States of parameters that `replicas` ranks hold, dense and expert ones; those of adapters beside frozen ones."""
     stack, job, zero = problem.stack, problem.job, table["zero"].astype(float)
-    shared, expert_shared = shard_groups(table["hsdp"].astype(float), *replicas)
+    groups = shard_groups(table["hsdp"].astype(float), *replicas)
+    shared, expert_shared = (n / more[s_row] for n, more in zip(groups, shards.padding, strict=True))
     dense = states_of(problem, zero, shared, replicas[0])
     experts = states_of(problem, zero, expert_shared, replicas[1])
     beside, widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))

@@ -73,7 +73,9 @@ class StemModel:
         zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
         sharded = zero >= 1
-        groups = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
+        padding = shards.padding[0][s_row], shards.padding[1][s_row]
+        ranks = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
+        groups = [n / more for n, more in zip(ranks, padding, strict=True)]
         dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
         states, overlap = problem.stack.engine, problem.stack.communication.dp_overlap
@@ -93,10 +95,12 @@ class StemModel:
             once = np.where(hosted, once, self.model.listed.update(once, dense + expert))
         longer = np.ones(len(zero))
         carried = shards.most_dense[s_row] + shards.most_expert[s_row]
+        padded = padding[0] * shards.most_dense[s_row] + padding[1] * shards.most_expert[s_row]
         if matrices is not None:
             once = once + matrices.seconds
             longer = longer if self.least else matrices.longer(carried)
         fetches = shards.fetches
+        copied = self._copies_beside(table, padded, replicas, again)
         data = DataParallel(
             scatter=scatter * longer,
             # frozen weights are gathered only where they are sharded; adapters are too small to count
@@ -111,6 +115,7 @@ class StemModel:
             waits_whole=states.accumulates_whole(table["pp"], table["zero"]),
             reduces_last=states.reduces_last(table["zero"], table["num_microbatches"]),
             aside=states.beside_compute(table["pp"], table["zero"]),
+            copies=states.copies_hide * copied / table["num_microbatches"],
             turns=self._turns(table),
             shares=None if fetches is None else fetches.shares[:, s_row],
         )
@@ -120,7 +125,7 @@ class StemModel:
             longer=longer,
             v=table["vpp"].astype(float),
             stages=table["pp"].astype(float),
-            copies=shards.copied[s_row] + self._copies_beside(table, carried, replicas, again),
+            copies=shards.copied[s_row] + copied,
             layers=self.deepest[c_row],
             offload=table["offload"],
             updated=dense + expert,

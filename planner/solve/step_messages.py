@@ -192,7 +192,8 @@ class StepMessages:
         of_trained, of_sent, of_repeated = (
             (part[0][:, of_stage], part[1][:, of_stage]) for part in (trained, sent, repeated)
         )
-        return StageLoad(of_trained, of_sent, of_repeated, mean_units(classes, classes.of_row[:1]))
+        units = mean_units(classes, classes.of_row[:1])
+        return StageLoad(of_trained, of_sent, of_repeated, units, shards.padding)
 
     def _of_modules(
         self, stage: int, load: StageLoad, settings: DeepSpeed, reductions: float

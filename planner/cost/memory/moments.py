@@ -37,9 +37,10 @@ class MemoryInputs:
     """What the peak is made of, before recomputation. (n, C) unless said; C classes of stages.
 
     `dense`, `expert`: parameters on a rank; `outer`: those outside the layers (embedding, final norm, head) among
-    them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
-    stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes kept for weight gradients that run
-    apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
+    them, `head` the head's. `unit`, `padded_unit` (n,): parameters of the widest layer,
+    without and with the padding of its shards; `padding` (n,) each: padded over own parameters, dense and expert ones.
+    `layers`: layers of a stage. `alive`: stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes
+    kept for weight gradients that run apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
     `logit_gradient`: bytes of head and loss, zero but on the last stage; `head_forward` when the head's forward ends,
     `norm_gradient` when its weight has its gradient.
     `layer_forward` (n,): alive while the widest layer's forward runs, all that it keeps left out. `boundary`: of
@@ -47,7 +48,8 @@ class MemoryInputs:
     `adapters`: weights, gradients and states of LoRA adapters. `stream` (n,): a layer's input [bytes].
     `gather_buffers` (n,): of gathered inputs, made once. `deferred`: blocks the allocator cannot reuse yet [bytes].
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards` (n,): ZeRO stage and ranks
-    that share states. `accumulates`: whether gradients exist when most micro-batches are in flight (1.0).
+    that share states, fewer where shards are padded. `accumulates`: whether gradients exist when most micro-batches are
+    in flight (1.0).
     `waits_whole` (n,): whether sharded gradients and gathered weights stay whole until the last backward pass (1.0).
     `reduces_last` (n,): whether gradients do, and weights are freed as ever.
     `reduces_aside` (n,): whether gradients are reduced beside compute.
@@ -67,6 +69,8 @@ class MemoryInputs:
     outer: Array
     head: Array
     unit: Array
+    padded_unit: Array
+    padding: tuple[Array, Array]
     layers: Array
     alive: Array
     in_flight: Array

@@ -29,12 +29,13 @@ Pair = tuple[Array, Array]  # of dense and of expert parameters
 class StageLoad:
     """What data parallelism carries of a stage, (k,) each. `trained`: parameters that have gradients [1]; `gathered`:
     weights as an all-gather sends them, `again` of these once more for the backward pass under ZeRO 3 [bytes]; `units`:
-    layers, embedding and head, taken as equally large [1]."""
+    layers, embedding and head, taken as equally large [1]; `padding`: what is sent of sharded ones over these [1]."""
 
     trained: Pair
     gathered: Pair
     again: Pair
     units: Array
+    padding: Pair
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,21 @@ def data_messages(
     replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
     shared = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
     sides = (("dp", t, replicas, shared[0]), ("edp", e * et, expert_replicas, shared[1]))
-    loads = list(zip(load.trained, load.gathered, load.again, sides, strict=True))
+    loads = list(zip(load.trained, load.gathered, load.again, load.padding, sides, strict=True))
+    lora = problem.job.lora_rank is not None  # adapters are not padded
     scatter, reduce, gather = list[Message](), list[Message](), list[Message]()
-    for size, whole, part, (axis, inner, ranks, shards) in loads if problem.model.is_moe else loads[:1]:
+    for size, whole, part, padding, (axis, inner, ranks, shards) in (
+        loads if problem.model.is_moe else loads[:1]
+    ):
         everyone, inside = (group_links(inner, group, cluster) for group in (ranks, shards))
         sent = np.where(size > 0, np.maximum(load.units, 1.0), 1.0) if states.unit_messages else 1.0
         if states.owners_broadcast:  # of no more ranks than there are tensors
             tensors = sum(trained_tensors(problem))
             sent = np.where(size > 0, np.clip(tensors / keys["pp"], 1.0, ranks), 1.0)
         filled = np.maximum(size / bucket, 1.0) if bucket else 1.0  # all-reduced bucket by bucket
+        padded = gradient * size * (1.0 if lora else padding)
         own = Message(
-            axis, CollectiveKind.REDUCE_SCATTER, "gradients", gradient * size / sent, inside, rates, 0.0, sent,
+            axis, CollectiveKind.REDUCE_SCATTER, "gradients", padded / sent, inside, rates, 0.0, sent,
             HiddenBy.STAGE, least=0.0, factor=problem.stack.communication.dp_time,
         )  # fmt: skip
         scatter.append(own)
@@ -80,12 +85,17 @@ def data_messages(
         once_more = np.divide(part, whole, out=np.ones_like(whole), where=whole > 0)
         gather.append(
             replace(
-                own, kind=kind, what="weights", size=whole / sent, forward=sent, backward=sent * once_more
+                own,
+                kind=kind,
+                what="weights",
+                size=padding * whole / sent,
+                forward=sent,
+                backward=sent * once_more,
             )
         )
         if (shards < ranks).any():
             across = group_links(inner * shards, ranks / shards, cluster)
-            each, what = gradient * size / shards / sent, "gradients_across_hsdp_replicas"
+            each, what = padded / shards / sent, "gradients_across_hsdp_replicas"
             scatter.append(replace(of_all, size=each, what=what, links=across))
     return DataMessages(tuple(scatter), tuple(reduce), tuple(gather))
 

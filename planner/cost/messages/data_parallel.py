@@ -40,6 +40,7 @@ class DataParallel:
     )
     reduces_last: Flags  # gradients alone do, see `States.reduces_last`
     aside: Flags  # gradients are reduced beside compute
+    copies: Array  # between the layers' kernels, which hide messages as these do, of a micro-batch [s]
     turns: tuple[
         Array, Array
     ]  # of an interleaved stage: chunks, and micro-batches that each takes before the next [1]
@@ -95,8 +96,9 @@ def exposed_data_parallel(x: DataParallel, stage_time: Array, layers: Array) -> 
     backward: m + 1 times in 1F1B and GPipe, the least in others. Where gradients alone wait (`reduces_last`), they are
     scattered under the last micro-batch's backward pass, layer by layer. What is hidden slows down what hides it: a
     second of it costs `OVERLAP_SLOWDOWN` seconds. Reductions that do not run beside compute (`aside`) are hidden by
-    nothing. Plus the `latency` of buckets.
+    nothing. Messages hide under `copies` as under the stage. Plus the `latency` of buckets.
     """
+    stage_time = stage_time + x.copies
     between, gather, zero, microbatches = np.where(x.aside, 0.0, x.scatter), x.gather, x.zero, x.microbatches
     scatter = x.scatter - between
     # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)

@@ -163,6 +163,21 @@ class States(Section):
         return False
 
     @property
+    def shards_by_rows(self) -> bool:
+        """Are tensors sharded one by one, whole rows of each to a rank (`cost/padded_shards.py`)?"""
+        return False
+
+    @property
+    def copies_hide(self) -> bool:
+        """Do these copies run between the kernels of the layers, so that messages hide under them too?"""
+        return False
+
+    @property
+    def divides_within_experts(self) -> bool:
+        """Are experts of which a rank has fewer than share them cut each within itself?"""
+        return False
+
+    @property
     def latency_of_bucket(self) -> float:
         """Of a reduction of `bucket_bytes`, for every other replica [s]."""
         return 0.0
@@ -656,6 +671,16 @@ class FullyShard(States):
         return self.flat_parameters is not FlatParameters.NONE
 
     @property
+    def shards_by_rows(self) -> bool:
+        """FSDP2's, which are DTensors."""
+        return not self.is_flat
+
+    @property
+    def divides_within_experts(self) -> bool:
+        """torchtitan 0.3.0's distributed/fsdp.py, whose pipelines are torch 2.13's: shard_placement_fn."""
+        return self.pipelining is TorchPipelining.TORCH_2_13
+
+    @property
     def grades_frozen(self) -> bool:
         return self.flat_parameters is FlatParameters.ALL
 
@@ -685,6 +710,11 @@ class FullyShard(States):
     def gather_copies(self) -> float:
         """The same file, foreach_all_gather_copy_out: 2 bytes read and written."""
         return 0.0 if self.is_flat else 4.0
+
+    @property
+    def copies_hide(self) -> bool:
+        """The same file: both run on the stream of the layers, gathers and reductions on others."""
+        return not self.is_flat
 
     def reduces_whole(self, zero: NDArray[np.float64] | Rows) -> NDArray[np.bool_]:
         """DDP's, of ZeroRedundancyOptimizer too (torch/distributed/optim/zero_redundancy_optimizer.py)."""

@@ -82,7 +82,8 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
     each = StateBytes(*(np.array([size]) for size in (2.0, 4.0, 12.0, 0.0)))
     none, one = np.zeros((1, len(dense))), np.ones(1)
     return MemoryInputs(
-        dense=row(dense), expert=none, outer=none, head=none, unit=np.zeros(1), layers=none + 8.0,
+        dense=row(dense), expert=none, outer=none, head=none, unit=np.zeros(1), padded_unit=np.zeros(1),
+        padding=(one, one), layers=none + 8.0,
         alive=none + 1.0, in_flight=row(in_flight), head_inputs=none, head_kept=row(head), head_transient=none,
         logit_gradient=none, boundary=none, stage_buffers=none, adapters=none, stream=np.zeros(1),
         gather_buffers=np.zeros(1), deferred=none, states=each, expert_states=each,

@@ -25,7 +25,7 @@ def _nothing_slows(monkeypatch: pytest.MonkeyPatch) -> None:
 def row_of(
     zero: int, scatter: float, gather: float, microbatches: float = 4.0, latency: float = 0.0, hidden: float = 0.5,
     behind: bool = False, waits_whole: bool = False, turns: tuple[float, float] = (1.0, 1.0), aside: bool = True,
-    last: bool = False,
+    last: bool = False, copies: float = 0.0,
 ) -> DataParallel:  # fmt: skip
     """One row, of which the same share hides once a step and in every layer."""
 
@@ -36,7 +36,7 @@ def row_of(
         scatter=column(scatter), gather=column(gather), again=column(1.0), zero=column(float(zero)),
         microbatches=column(microbatches), latency=column(latency), hidden=(column(hidden), column(hidden)),
         in_each=column(zero >= 2), behind=column(behind), waits_whole=column(waits_whole), reduces_last=column(last),
-        aside=column(aside), turns=(column(turns[0]), column(turns[1])),
+        aside=column(aside), copies=column(copies), turns=(column(turns[0]), column(turns[1])),
     )  # fmt: skip
 
 
@@ -51,6 +51,14 @@ def test_gradients_hide_under_the_last_backward() -> None:
     # backward is 2 s, half of it hides; the last of 10 pieces never does
     assert exposed(0, scatter=3.0, gather=0.0) == pytest.approx(3.0 - 1.0)
     assert exposed(0, scatter=1.0, gather=0.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_copies_between_kernels_hide_what_the_stage_hides(zero: int) -> None:
+    longer = exposed(zero, scatter=3.0, gather=2.0, stage=3.6)
+    assert exposed(zero, scatter=3.0, gather=2.0, copies=0.6) == pytest.approx(longer)
+    # and take no less than they hide, in each of four micro-batches
+    assert exposed(zero, scatter=3.0, gather=2.0) <= longer + 4 * 0.6
 
 
 def test_zero_1_also_gathers_parameters_under_the_first_forward() -> None:
