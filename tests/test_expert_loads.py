@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.answer.estimate import make_estimate
+from planner.answer.plan import make_plan
+from planner.answer.routing import BusiestRank
 from planner.ask.request import Request, cost_model, resolve
 from planner.cli.check import check_files
 from planner.cost.routing import placed_by_index, trained_balance, zipf_loads
@@ -61,6 +63,19 @@ def test_the_busiest_rank_sets_time_and_memory() -> None:
         (busy.rows_for_experts(8.0, 0.0), mean.rows_for_experts(8.0, 0.0)),
     ):
         assert own / of_mean == pytest.approx(2.96, abs=0.005)
+
+
+def test_balanced_experts_are_costed_under_the_layout_of_the_choice() -> None:
+    """Figures at a choice's own imbalance are its own, of a plan whose layers were dealt anew."""
+    held = {**NAMED, "vpp": (4,), "cp": (1,), "zero": (1,), "recompute": (2,)}
+    asked = replace(request(expert_loads="zipf:0.6"), set=held, without=("all",), top=1)
+    best = make_plan(asked).choices[0]
+    problem, assumed = resolve(asked)
+    busiest = BusiestRank(problem, assumed)
+    said = busiest.noted(best).why[-1].values
+    assert best.layout
+    assert busiest.figures(best, said["imbalance"]) == (best.step_time, best.memory.peak)  # type: ignore[arg-type]
+    assert busiest.figures(best, 1.0) == (said["balanced_time"], said["balanced_peak"])
 
 
 def test_replicas_are_placed_as_evenly_as_can_be() -> None:
