@@ -18,6 +18,7 @@ from planner.cli.check import check_files
 from planner.cost.routing import placed_by_index, trained_balance, zipf_loads
 from planner.errors import InputError
 from planner.frameworks import framework
+from planner.report.words import texts
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job
 from tests.frameworks.launches import launch, problem
@@ -36,7 +37,7 @@ def write(path: Path, text: str) -> str:
 
 def test_loads_falling_by_index_leave_the_first_rank_2_96_times_the_mean() -> None:
     """16 of 128 experts a rank, loads 1, 2^-0.6, 3^-0.6, ...: the first 16 have 37 % of all tokens."""
-    assert placed_by_index(zipf_loads(128, 0.6), 8) == pytest.approx(2.96, abs=0.005)
+    assert placed_by_index(zipf_loads(128, 0.6, 8), 8) == pytest.approx(2.96, abs=0.005)
     told = resolve(request(expert_loads="zipf:0.6"))[0].job.imbalance(np.array([1.0, 8.0, 128.0]))
     assert told[:2] == pytest.approx([1.0, 2.96], abs=0.005)
     assert told[2] == pytest.approx(128 / sum(i**-0.6 for i in range(1, 129)))
@@ -96,10 +97,18 @@ def test_equal_loads_change_nothing(tmp_path: Path) -> None:
     assert times[1:] == pytest.approx(times[:-1])
 
 
-@given(st.integers(1, 7), st.integers(0, 7), st.floats(0, 3))
-def test_the_busiest_rank_is_between_the_mean_and_all_tokens(log: int, less: int, exponent: float) -> None:
+@given(st.integers(1, 7), st.integers(0, 7), st.floats(0, 1e3), st.floats(0, 1))
+def test_the_busiest_rank_is_between_the_mean_and_all_tokens(
+    log: int, less: int, exponent: float, part: float
+) -> None:
+    """No expert gets more than every token, of which each goes to `choices` different ones."""
     experts, ranks = 2**log, 2 ** max(log - less, 0)
-    assert 1 <= placed_by_index(zipf_loads(experts, exponent), ranks) + 1e-9 <= ranks + 2e-9
+    choices = 1 + part * (experts - 1)
+    loads = zipf_loads(experts, exponent, choices)
+    assert loads.sum() == pytest.approx(1)
+    assert loads[0] == pytest.approx(max(loads))
+    assert loads[0] * choices <= 1 + 1e-9
+    assert 1 <= placed_by_index(loads, ranks) + 1e-9 <= ranks + 2e-9
     assert 1 <= trained_balance(experts, ranks) <= trained_balance(experts, experts)
 
 
@@ -146,6 +155,25 @@ def test_files_that_force_balance_are_costed_so() -> None:
 def test_a_file_that_holds_no_loads_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="loads"):
         resolve(request(expert_loads=write(tmp_path / "loads.csv", text)))
+
+
+def test_loads_that_no_router_can_leave_are_refused_or_capped(tmp_path: Path) -> None:
+    """A token goes to 8 of 128 experts: none gets more than an eighth of what all get, where zipf:1 would give 18 %."""
+    with pytest.raises(InputError, match=r"at most 0.125 of their sum each: a token goes to 8 experts"):
+        resolve(request(expert_loads=write(tmp_path / "loads.csv", "20 " + "1 " * 127)))
+    problem, assumed = resolve(request(expert_loads="zipf:1"))
+    assert problem.job.imbalance(np.array([128.0]))[0] == pytest.approx(128 / 8)
+    assert any("at most 12.5% each, as a token goes to 8" in text for text in texts(assumed))
+
+
+def test_loads_of_a_dense_model_are_refused_or_said_to_be_unused() -> None:
+    dense = replace(request(), model="llama-3.1-8b", set={})
+    for loads in ("zipf:1", "loads.csv"):
+        with pytest.raises(InputError, match="needs a model with experts"):
+            resolve(replace(dense, expert_loads=loads))
+    assert "loads_unused" in {one.code for one in resolve(replace(dense, expert_loads="balanced"))[1]}
+    with pytest.raises(InputError, match="balanced, zipf:A or a file"):
+        resolve(replace(dense, expert_loads=""))
 
 
 @pytest.mark.parametrize(
