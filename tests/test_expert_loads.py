@@ -15,12 +15,15 @@ from planner.answer.plan import make_plan
 from planner.answer.routing import BusiestRank
 from planner.ask.request import Request, cost_model, resolve
 from planner.cli.check import check_files
+from planner.cli.estimate import estimated
+from planner.cli.explain import explain_plan
 from planner.cost.routing import placed_by_index, trained_balance, zipf_loads
 from planner.errors import InputError
 from planner.frameworks import framework
 from planner.report.words import texts
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job
+from planner.spec.load_plan import save_plan
 from tests.frameworks.launches import launch, problem
 
 NAMED = {"tp": (1,), "pp": (2,), "ep": (8,), "micro_batch": (1,)}
@@ -77,6 +80,21 @@ def test_balanced_experts_are_costed_under_the_layout_of_the_choice() -> None:
     assert best.layout
     assert busiest.figures(best, said["imbalance"]) == (best.step_time, best.memory.peak)  # type: ignore[arg-type]
     assert busiest.figures(best, 1.0) == (said["balanced_time"], said["balanced_peak"])
+
+
+def test_a_plan_file_keeps_the_loads_that_were_stated(tmp_path: Path) -> None:
+    loads = tmp_path / "loads.csv"
+    found = make_estimate(request(expert_loads=write(loads, " ".join(str(200 - i) for i in range(128)))))
+    loads.unlink()
+    save_plan(found, tmp_path / "plan.json")
+    again, _, said = estimated(Request(str(tmp_path / "plan.json"), ""), None, None)
+    told = next(one for one in again.choices[0].why if one.code == "busiest_rank")
+    assert told in found.choices[0].why
+    assert told.values["placed"] == pytest.approx(1.0, abs=0.01)
+    stated = next(one for one in found.assumptions if one.code == "expert_loads")
+    assert stated in said
+    explained = explain_plan(found).facts["routing"]
+    assert [one["code"] for one in explained] == ["expert_loads", "busiest_rank"]
 
 
 def test_replicas_are_placed_as_evenly_as_can_be() -> None:
@@ -146,6 +164,9 @@ def test_files_that_force_balance_are_costed_so() -> None:
     )
     assert "expert loads not stated" in str(usual["notes"])
     assert "expert loads" not in str(even["notes"])
+    assert even["routing"] == []
+    (told,) = usual["routing"]
+    assert told["values"]["balanced_time"] == pytest.approx(even["step_time_s"])
     assert even["step_time_s"] < usual["step_time_s"]
 
 

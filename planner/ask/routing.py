@@ -28,6 +28,9 @@ Factors = tuple[tuple[int, float], ...]
 
 BALANCE_EFFORT: Final = 0.1  # of placing replicas of experts, at each degree
 MOST_REPLICAS: Final = 8  # of an expert on average
+LOADS_ASSUMED: Final = frozenset({  # codes of what is assumed of it
+    "loads_unused", "loads_balanced_by_bias", "loads_unstated", "expert_loads", "experts_replicated",
+})  # fmt: skip
 TOLD: Final = (8, 64)  # degrees of which an assumption is told, where they divide the experts
 
 
