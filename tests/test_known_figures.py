@@ -93,7 +93,7 @@ def test_llama_3_1_405b_at_400_tflops_on_16000_gpus() -> None:
     # would need 450 TFLOPS or 18,000 devices.
     tokens_per_step, devices = 16e6, 16000
     step_time = 6 * 405e9 * tokens_per_step / (devices * 400e12)
-    whole = staged_run([Stage(15.6e12, tokens_per_step, step_time)], None, None)
+    whole = staged_run([Stage(15.6e12, tokens_per_step, step_time)], None)
     hours = device_hours(whole.seconds, devices)
     assert whole.seconds / 86400 == pytest.approx(68.6, abs=0.1)
     assert hours == pytest.approx(26.3e6, rel=0.003)

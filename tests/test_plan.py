@@ -862,7 +862,8 @@ def test_prediction_modules_that_a_model_lacks_are_refused() -> None:
         ({}, "--mean-len", ("Muon", "experts")),
         ({"optimizer": "muon", "mean_len": 4096.0}, "network", ("experts", "--mean-len", "Muon")),
         ({"optimizer": "muon", "stack": "deepspeed-2025"}, "Muon", ("experts",)),
-        ({"model": "qwen3-30b-a3b"}, "--expert-loads", ("Muon",)),
+        ({"model": "qwen3-30b-a3b"}, "--mean-len", ("Muon", "--expert-loads")),  # as training leaves them
+        ({"model": "qwen3-30b-a3b", "expert_loads": "balanced"}, "--expert-loads", ("Muon",)),
         ({"model": "qwen3-30b-a3b", "expert_loads": "zipf:0.6"}, "--mean-len", ("Muon", "--expert-loads")),
     ],
 )

@@ -16,7 +16,7 @@ from planner.answer.headline import headline, recommended
 from planner.answer.reasons import confidence_of
 from planner.answer.recommend import TOLD_APART, Pick, Setting, recommend
 from planner.answer.rivals import balanced_lead
-from planner.answer.routing import busiest_rank
+from planner.answer.routing import BusiestRank
 from planner.ask.request import cost_model
 from planner.campaign.run import run_assumptions
 from planner.cost.chunks import PipelineSimulator
@@ -90,7 +90,7 @@ class Answerer:
         self.chooser = Chooser(problem, model, simulator, headroom, campaign)
         self.room = self.chooser.room
         self.limit = self.room.limit
-        self._at: dict[float, CostModel] = {}
+        self.busiest = BusiestRank(problem, assumed)
 
     def fits(self, config: ParallelConfig) -> bool:
         """Does the configuration surely fit, on its hosts as well?"""
@@ -114,7 +114,7 @@ class Answerer:
             best = choices[0]
             others = balanced_lead(self.problem, found.best.row(0), choices, cost_model)
             choices = (best.model_copy(update={"why": (*best.why, *others)}), *choices[1:])
-        choices = tuple(map(self._routed, choices))
+        choices = tuple(map(self.busiest.noted, choices))
         pick = replace(pick, choices=choices)
         verdict, change, nearest = Verdict.FOUND, tuple(helps or ()), None
         if not found.legal:
@@ -150,18 +150,6 @@ class Answerer:
         pareto = self._pareto(front)
         made = self._plan(verdict, choices, search, nearest=nearest, smallest_change=change, pareto=pareto)
         return recommended(made, pick)
-
-    def _routed(self, choice: Choice) -> Choice:
-        """The choice with what its busiest expert-parallel rank costs it."""
-        others = busiest_rank(self.model, choice, self.assumed, self._uneven)
-        return choice.model_copy(update={"why": (*choice.why, *others)}) if others else choice
-
-    def _uneven(self, imbalance: float) -> CostModel:
-        """What costs the problem with its busiest expert-parallel rank at so many times the mean."""
-        if imbalance not in self._at:
-            job = replace(self.problem.job, expert_imbalance=imbalance)
-            self._at[imbalance] = cost_model(replace(self.problem, job=job))
-        return self._at[imbalance]
 
     def _roomier(self, front: ParetoFront, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
         """Configurations that may be recommended and are not listed: those of the front as fast as the first, as far as
@@ -258,7 +246,9 @@ class Answerer:
     ) -> Plan:  # fmt: skip
         """The answer to one named configuration; `helps`: what would make it faster."""
         legal = not broken
-        choices = tuple(map(self._routed, self.chooser.choices(ConfigTable.of([config])))) if legal else ()
+        choices = (
+            tuple(map(self.busiest.noted, self.chooser.choices(ConfigTable.of([config])))) if legal else ()
+        )
         near = self.chooser.choices(ConfigTable.of([nearest]))[0] if nearest is not None else None
         verdict = Verdict.ILLEGAL
         if choices:

@@ -5,45 +5,60 @@ Left out: how uneven routing is (`ask/routing.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 
+import numpy as np
+
+from planner.ask.request import cost_model
+from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.solve.splits.split import cost_of_split
 from planner.spec.config import ConfigTable
 from planner.spec.findings import Finding, finding
 from planner.spec.planfile import Choice
+from planner.spec.rule import Problem
 
-Figures = tuple[float, float]  # seconds of a step and bytes of the peak
 
+class BusiestRank:
+    """Says of configurations of one problem what their busiest expert-parallel rank costs them. `assumed`: what the
+    problem rests on, its experts' loads among it where they were stated."""
 
-def busiest_rank(
-    model: CostModel, choice: Choice, assumed: Iterable[Finding], model_of: Callable[[float], CostModel]
-) -> tuple[Finding, ...]:
-    """What a choice's step and peak would be with balanced experts, and with experts placed evenly by stated loads;
-    none where its experts are balanced. `model_of`: of the problem with its busiest rank at so many times the mean."""
-    config, problem = choice.config.parallel(), model.problem
-    table = ConfigTable.of([config])
-    factor = float(problem.job.imbalance(table["ep"].astype(float))[0])
-    if factor <= 1.0 or problem.stack.kernels.expert_padding:
-        return ()
+    def __init__(self, problem: Problem, assumed: Iterable[Finding]) -> None:
+        self.problem = problem
+        self.loads = next((one for one in assumed if one.code == "expert_loads"), None)
+        self._at: dict[float, tuple[CostModel, PipelineSimulator]] = {}
 
-    def figures(costs: CostModel) -> Figures:
-        cost = costs.evaluate(table)
+    def noted(self, choice: Choice) -> Choice:
+        """The choice with its step and peak with balanced experts, and with experts placed evenly by stated loads; as
+        it is where its experts are balanced."""
+        ep = choice.config.ep
+        factor = float(self.problem.job.imbalance(np.array([float(ep)]))[0])
+        if factor <= 1.0 or self.problem.stack.kernels.expert_padding:
+            return choice
+        time, peak = self.figures(choice, 1.0)
+        facts = {"imbalance": factor, "ep": ep, "balanced_time": time, "balanced_peak": peak}
+        if self.loads is not None:
+            placed = _placed(self.loads, ep)
+            time, peak = self.figures(choice, placed)
+            facts |= {"placed": placed, "placed_time": time, "placed_peak": peak}
+        return choice.model_copy(update={"why": (*choice.why, finding("busiest_rank", **facts))})
+
+    def figures(self, choice: Choice, imbalance: float) -> tuple[float, float]:
+        """Seconds of a step and bytes of the peak of a choice, its layers dealt as they are, with the busiest rank at
+        so many times the mean."""
+        if imbalance not in self._at:
+            job = replace(self.problem.job, expert_imbalance=imbalance)
+            model = cost_model(replace(self.problem, job=job))
+            self._at[imbalance] = model, simulator_of(model)
+        model, simulator = self._at[imbalance]
+        config = choice.config.parallel()
+        if choice.split is None:
+            cost = evaluate_exactly(model, ConfigTable.of([config]), simulator)
+        else:
+            cost = cost_of_split(model, config, choice.split.layers_per_chunk, simulator)
         return float(cost.step_time[0]), float(cost.device_memory[0])
-
-    own = figures(model)
-
-    def beside(imbalance: float) -> Figures:
-        """As `own`, of a choice whose layers may be dealt otherwise."""
-        time, peak = figures(model_of(imbalance))
-        return choice.step_time * time / own[0], choice.memory.peak + peak - own[1]
-
-    time, peak = beside(1.0)
-    facts = {"imbalance": factor, "ep": config.ep, "balanced_time": time, "balanced_peak": peak}
-    placed = next((_placed(one, config.ep) for one in assumed if one.code == "expert_loads"), None)
-    if placed is not None:
-        time, peak = beside(placed)
-        facts |= {"placed": placed, "placed_time": time, "placed_peak": peak}
-    return (finding("busiest_rank", **facts),)
 
 
 def _placed(loads: Finding, ep: int) -> float:

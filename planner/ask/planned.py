@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from planner.ask.option import options_of
 from planner.ask.question import Question
+from planner.ask.routing import LOADS_ASSUMED
 from planner.catalog.load_operations import posed
 from planner.catalog.load_overlay import calibrated, load_overlay
 from planner.catalog.load_stacks import load_stack
@@ -19,6 +20,7 @@ from planner.dialect import option
 from planner.errors import InputError, PlannerError
 from planner.frameworks.layout import chunk_layers
 from planner.spec.config import FOLDED_SCHEDULES
+from planner.spec.findings import Finding
 from planner.spec.load_model import described_model, load_model
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.load_cluster import described_cluster, load_cluster
@@ -116,6 +118,11 @@ def planned_cluster(facts: ClusterFacts, gpus: int) -> Cluster:
     if facts.described:
         return described_cluster(facts.described, facts.name, gpus)
     return load_cluster(facts.name, gpus)
+
+
+def planned_loads(plan: Plan) -> tuple[Finding, ...]:
+    """What a plan assumes of its experts' loads, which are its job's: empty for older files, which say it in words."""
+    return tuple(one for one in plan.assumptions if one.code in LOADS_ASSUMED)
 
 
 def _links(facts: ClusterFacts) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from planner.dryrun.question import DryRun
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
+    from planner.spec.findings import Finding
     from planner.spec.model import ModelSpec
     from planner.spec.planfile import Choice
     from planner.spec.rule import Problem, Violation
@@ -118,11 +119,12 @@ def check_files(
     )
     if not asked.model and parsed.model is None and config_file is not None:
         asked = replace(asked, model=config_file)
-    problem, assumed = problem_of(parsed, framework, asked)
+    of_job: list[Finding] = []
+    problem, assumed = problem_of(parsed, framework, asked, of_job)
     config = config_of(parsed, problem)
     stated = parsed.layers if config.pp > 1 else ()
     own = as_the_framework_allows(problem, framework, stated)
-    judge = Judge(problem, asked)
+    judge = Judge(problem, asked, of_job)
     broken = explain_config(config, own, all_rules_for(problem.stack.framework))
     broken += parsed.violations
     if stated and sum(stated) != problem.model.num_layers:
@@ -252,13 +254,13 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
 class Judge:
     """Costs configurations of one problem, and finds the best, as `planner.plan` does."""
 
-    def __init__(self, problem: Problem, asked: Question) -> None:
+    def __init__(self, problem: Problem, asked: Question, assumed: Sequence[Finding] = ()) -> None:
         from planner.answer.choices import Chooser
         from planner.ask.request import cost_model, kept_back
         from planner.catalog.load_campaign import load_assumptions
         from planner.cost.simulated import simulator_of
 
-        self.problem, self.asked = problem, asked
+        self.problem, self.asked, self.assumed = problem, asked, assumed
         self.model, self.kept_back = cost_model(problem), kept_back(asked, problem)
         self.simulator = simulator_of(self.model)
         campaign = load_assumptions(asked.assume)
@@ -267,6 +269,7 @@ class Judge:
     def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
         """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
         from planner.answer.choices import Chooser
+        from planner.answer.routing import BusiestRank
         from planner.cost.simulated import simulator_of
         from planner.spec.config import ConfigTable
 
@@ -274,7 +277,7 @@ class Judge:
         if stated:
             model = self.model.with_split(stated)
             chooser = Chooser(model.problem, model, simulator_of(model), self.kept_back, chooser.campaign)
-        return chooser.choices(table)[0]
+        return BusiestRank(chooser.problem, self.assumed).noted(chooser.choices(table)[0])
 
     def best(self) -> Choice | None:
         """The fastest legal configuration that fits, None if there is none; a borderline one where no other does; one
@@ -312,6 +315,9 @@ class Judge:
 
 
 def _figures(choice: Choice) -> dict[str, Any]:
+    from planner.report.outcome import routing_of
+    from planner.report.words import dumped
+
     return {
         "verdict": str(choice.memory.verdict),
         "step_time_s": choice.step_time,
@@ -323,6 +329,7 @@ def _figures(choice: Choice) -> dict[str, Any]:
         "host_memory_limit_bytes": choice.memory.host_limit,
         "host_memory_short_bytes": choice.memory.host_short,
         "time": choice.time,
+        "routing": dumped(routing_of(choice)),
     } | ({} if choice.run is None else {"days": choice.run.days, "cost_usd": choice.run.cost})
 
 

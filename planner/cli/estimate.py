@@ -53,7 +53,7 @@ def _of_plan(
     holds none."""
     from planner.answer.estimate import estimate_of
     from planner.answer.launchable import with_launch_note
-    from planner.ask.planned import check_same, planned_problem, planned_question
+    from planner.ask.planned import check_same, planned_loads, planned_problem, planned_question
     from planner.ask.request import batches_of_run
     from planner.catalog.load_campaign import load_assumptions
 
@@ -65,7 +65,10 @@ def _of_plan(
     chunks = planned.split.layers_per_chunk if planned.split else ()
     asked, gpus = planned_question(plan, **changed), changed.get("gpus")
     calibration = _path(asked.calibration)
-    said: tuple[Finding, ...] = (finding("evaluated_again", place=index, plan=request.model),)
+    said: tuple[Finding, ...] = (
+        finding("evaluated_again", place=index, plan=request.model),
+        *planned_loads(plan),
+    )
     config = planned.config.parallel()
     if other is None:
         problem = planned_problem(plan, planned, None, calibration)

@@ -62,12 +62,13 @@ def explain_plan(
     calibration: Path | None = None,
 ) -> Answer:
     """The explanation of one configuration of a plan. Raises `PlannerError`."""
-    from planner.ask.planned import planned_problem
+    from planner.ask.planned import planned_loads, planned_problem
     from planner.ask.request import cost_model
     from planner.cli.campaign import Answer
     from planner.cost.model import CostModel
     from planner.cost.simulated import simulator_of
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
+    from planner.report.outcome import routing_of
     from planner.report.text import plan_document
     from planner.report.words import worded
     from planner.solve import alternatives
@@ -112,6 +113,7 @@ def explain_plan(
             weigher, planned, lambda other: CostModel(other, model.kernels, model.links)
         ),
         why_not=None if named is None else alternatives.why_not(weigher, planned, named, search_rules),
+        routing=(*planned_loads(plan), *routing_of(chosen)),
     )
     found = worded(found)
     return Answer(True, explanation_facts(found), explanation_document(found))

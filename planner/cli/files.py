@@ -182,10 +182,10 @@ def as_the_framework_allows(problem: Problem, framework: Framework, stated: tupl
 
 
 def problem_of(
-    parsed: ParsedConfig, framework: Framework, asked: Question
-) -> tuple[Problem, list[str]]:  # fmt: skip
+    parsed: ParsedConfig, framework: Framework, asked: Question, assumed: list[Finding] | None = None
+) -> tuple[Problem, list[str]]:
     """Model, cluster, job and stack that files are checked against, and what was assumed; what the files say of the job
-    counts, and the question where they don't. Raises `InputError`."""
+    counts, and the question where they don't. `assumed` gets what is of the job. Raises `InputError`."""
     from planner.ask.request import batches_of_run, job_of, named_precision
     from planner.catalog.load_operations import posed
     from planner.catalog.load_overlay import load_overlay
@@ -253,7 +253,7 @@ def problem_of(
     software = _with_options(software, options, parsed, said)
     require_recipe(software, hardware.accelerator, precision)
     require_release(software, precision)
-    assumed: list[Finding] = []
+    assumed = [] if assumed is None else assumed
     job = job_of(asked, seq_len, batch, precision, spec, software, assumed)
     job = replace(job, **batches_of_run(asked, seq_len, hardware.num_devices))
     said += texts(assumed)

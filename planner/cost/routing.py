@@ -26,10 +26,18 @@ FEW, FEW_BUSIEST, MANY, MANY_BUSIEST, MOST = 8, 1.084, 64, 1.62, 128
 _BLOM: Final = 0.375  # of the expected largest of normal numbers (Blom 1958)
 
 
-def zipf_loads(experts: int, exponent: float) -> Array:
-    """Shares of all tokens that go to each expert, the first has most: 1 / (i + 1)^exponent over their sum [1]."""
-    share = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
-    return np.asarray(share / share.sum())
+def zipf_loads(experts: int, exponent: float, choices: float) -> Array:
+    """Shares of all assignments that go to each expert, the first has most: 1 / (i + 1)^exponent over their sum [1].
+
+    `choices`: different experts of a token, `experts` of them at most, so that none has more than 1 / choices of all:
+    the first ones have that, where the law gives them more, and the others share the rest by the law.
+    """
+    places, full = np.arange(1, experts + 1, dtype=np.float64), 0
+    law = places**-exponent  # over the first expert's that is not full
+    while choices - full > law.sum():
+        full += 1
+        law = (places[full:] / places[full]) ** -exponent
+    return np.concatenate([np.full(full, 1.0 / choices), law / law.sum() * (1.0 - full / choices)])
 
 
 def placed_by_index(loads: Sequence[float] | Array, ranks: int) -> float:

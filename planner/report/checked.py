@@ -49,6 +49,7 @@ def _figures(answer: Mapping[str, Any]) -> list[str]:
         lines.append(str(answer["dryrun"]["text"]))
     rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
     lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
+    lines += [str(found["text"]) for found in answer["routing"]]
     if "days" in answer:
         price = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:,.0f}"
         lines.append(f"the whole run: {answer['days']:,.1f} days{price}")

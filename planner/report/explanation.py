@@ -17,10 +17,11 @@ from rich.text import Text
 from planner.report.facts import MEMORY_WORDS, aligned_time, precise_time
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
-from planner.report.words import text_of
+from planner.report.words import dumped, text_of, texts
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
 from planner.solve.place import AxisPlace, Placement
 from planner.spec.config import value_text
+from planner.spec.findings import Finding
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
 from planner.spec.terms import term_name
@@ -38,7 +39,8 @@ _MOST_TERMS: Final = 4
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything said of one configuration. `room`: what memory is judged by; `rank`: whose groups are shown."""
+    """Everything said of one configuration. `room`: what memory is judged by; `rank`: whose groups are shown;
+    `routing`: what its experts' loads are taken to be, and what the busiest rank costs."""
 
     choice: Choice
     placement: Placement
@@ -48,6 +50,7 @@ class Explanation:
     walls: tuple[Alternative, ...]
     changes: tuple[Alternative, ...]
     why_not: WhyNot | None
+    routing: tuple[Finding, ...]
 
 
 def explanation_facts(found: Explanation) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def explanation_facts(found: Explanation) -> dict[str, Any]:
         "step_time": found.choice.step_time,
         "memory": found.choice.memory.peak,
         "memory_limit": found.room.limit,
+        "routing": dumped(found.routing),
         "placement": placement_facts(placement),
         "rank": {
             "rank": found.rank,
@@ -178,6 +182,8 @@ def explanation_document(found: Explanation) -> RenderableType:
     )
     node = f"node {found.rank // placement.cluster.devices_per_node}"
     blocks: list[RenderableType] = [prose(head, "bold")]
+    if found.routing:
+        blocks.append(section("Experts", bullets(texts(found.routing))))
     if placement.axes:
         blocks += [
             section("Rank layout", *_order_lines(placement), Text(""), _axes_table(placement)),

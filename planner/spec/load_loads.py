@@ -12,11 +12,16 @@ from planner.errors import FileInputError, InputError
 from planner.spec.load_file import read_text
 
 BALANCED, ZIPF = "balanced", "zipf:"
+ROUNDING = 1e-6  # relative, of sums of loads
 _LARGEST_FILE = 10_000_000  # bytes
 
 
 def zipf_exponent(text: str) -> float | None:
     """The exponent of "zipf:0.6", 0 for "balanced"; None for the name of a file. Raises `InputError`."""
+    if not text.strip():
+        raise InputError(
+            "expert loads must be balanced, zipf:A or a file", "nothing", "write it like zipf:0.6"
+        )
     if text.lower() == BALANCED:
         return 0.0
     if not text.lower().startswith(ZIPF):
@@ -30,8 +35,9 @@ def zipf_exponent(text: str) -> float | None:
     return exponent
 
 
-def load_expert_loads(path: str, experts: int) -> tuple[float, ...]:
-    """The loads in a file, one per expert. Raises `FileInputError`."""
+def load_expert_loads(path: str, experts: int, choices: float) -> tuple[float, ...]:
+    """The loads in a file, one per expert; `choices`: different experts of a token, of whose loads none can be more
+    than 1 / choices. Raises `FileInputError`."""
     hint = "one number per expert, or a distribution: balanced, or zipf:0.6 and the like"
     text = read_text(path, _LARGEST_FILE, missing=hint, large=hint)
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
@@ -46,6 +52,12 @@ def load_expert_loads(path: str, experts: int) -> tuple[float, ...]:
         raise FileInputError(
             path, "loads and their sum must be finite, none below 0 and one above", hint=hint
         )
+    most, limit = max(loads) / sum(loads), 1.0 / choices
+    if most > limit * (1 + ROUNDING):
+        must = (
+            f"must hold loads of at most {limit:.4g} of their sum each: a token goes to {choices:.4g} experts"
+        )
+        raise FileInputError(path, must, f"{most:.4g}", "give the tokens that each expert got")
     return loads
 
 

@@ -15,6 +15,7 @@ ANSWER: dict[str, Any] = {
     "devices": 8, "legal": True, "violations": [], "unknown_options": [], "notes": ["word " * 60], "verdict": "fits",
     "step_time_s": 2.0, "tokens_per_s_per_gpu": 1000.0, "mfu": 0.4, "peak_memory_bytes": 2.0**36,
     "memory_limit_bytes": 2.0**37, "host_memory_short_bytes": 0.0, "host_memory_limit_bytes": 0.0, "better": None,
+    "routing": [],
 }  # fmt: skip
 BROKEN = {"rule": "slice-size", "reason": "the axes must be those of a slice", "hint": "change them"}
 

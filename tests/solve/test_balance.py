@@ -28,7 +28,7 @@ def check(found: Placement, loads: np.ndarray, replicas: int, ranks: int) -> Non
 
 def test_deepseeks_deployment_is_even() -> None:
     """256 experts, 288 replicas, 32 ranks, Zipf 0.6."""
-    loads = zipf_loads(256, 0.6)
+    loads = zipf_loads(256, 0.6, 8)
     everywhere = balance_experts(loads, 288, 32)
     check(everywhere, loads, 288, 32)
     assert everywhere.imbalance <= 1.005
@@ -74,7 +74,7 @@ def test_the_solver_betters_the_greedy_packing() -> None:
 
 
 def test_the_same_loads_give_the_same_placement() -> None:
-    loads = zipf_loads(64, 0.9)
+    loads = zipf_loads(64, 0.9, 2)
     assert balance_experts(loads, 72, 8) == balance_experts(loads, 72, 8)
 
 

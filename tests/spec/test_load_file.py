@@ -29,7 +29,7 @@ from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.save import save_text
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "loads": lambda path: load_expert_loads(str(path), 8),
+    "loads": lambda path: load_expert_loads(str(path), 8, 2),
     "yaml": read_yaml,
     "plan": read_document,
     "table": read_run_table,

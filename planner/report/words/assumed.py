@@ -47,10 +47,19 @@ def _by_degree(found: Finding, name: str = "imbalances") -> str:
     return ", ".join(f"{factor:.2f} at ep {ep}" for ep, factor in each)
 
 
+def _stated_loads(found: Finding) -> str:
+    """Which loads, and where a distribution asked for more than an expert can get."""
+    said = str(found.values["loads"])
+    if "choices" in found.values:
+        choices = amount(found, "choices", float)
+        said += f" (at most {1 / choices:.1%} each, as a token goes to {choices:.4g})"
+    return f"expert loads {said}"
+
+
 def _expert_loads(found: Finding) -> str:
     values = found.values
     return (
-        f"expert loads {values['loads']} of {values['experts']} experts placed by index: the busiest rank has this "
+        f"{_stated_loads(found)} of {values['experts']} experts placed by index: the busiest rank has this "
         f"many times the mean: {_by_degree(found)}; placed as evenly as can be "
         f"({option('expert_replicas', amount(found, 'experts', int))}): {_by_degree(found, 'placed')}"
     )
@@ -59,7 +68,7 @@ def _expert_loads(found: Finding) -> str:
 def _experts_replicated(found: Finding) -> str:
     values = found.values
     return (
-        f"expert loads {values['loads']}, {values['replicas']} replicas of {values['experts']} experts placed as "
+        f"{_stated_loads(found)}, {values['replicas']} replicas of {values['experts']} experts placed as "
         f"evenly as can be: the busiest rank has this many times the mean: {_by_degree(found)}"
     )
 
