@@ -43,7 +43,7 @@ _KINDS: Final = tuple(
         (
             "a list of packages",
             r"\A\s*Package +Version *\n-+ -+|\A(?:[\w.\[\]-]+==[\w.+!]+\s*\n){3}|\A# packages in environment at ",
-            "name the text that the run printed, and the software by --stack",
+            "name the text that the run printed, and the software beside it",
         ),
         (
             "a configuration of DeepSpeed",
