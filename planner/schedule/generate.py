@@ -14,8 +14,8 @@ from planner.schedule.actions import ActionTable
 from planner.schedule.folded import dualpipe, dualpipe_v, zb_v
 from planner.schedule.looped import gpipe, interleaved, one_f_one_b, zero_bubble
 from planner.spec.config import FOLDED_SCHEDULES, Schedule
-from planner.spec.dimensions import MOST_LAYERS
 
+MOST_STAGES: Final = 4096  # four times the layers of the deepest model
 MOST_PASSES: Final = 2**24  # of a table: a gigabyte while it is simulated
 
 
@@ -135,8 +135,8 @@ def check_shape(schedule: Schedule, p: int, m: int, v: int) -> None:
     for what, value in (("pipeline ranks", p), ("micro-batches", m), ("virtual stages per rank", v)):
         if value < 1:
             raise InputError(f"the number of {what} must be 1 or more", str(value))
-    if p * v > MOST_LAYERS:
-        must = f"a pipeline must have at most {MOST_LAYERS:,} stages, as many as a model has layers"
+    if p * v > MOST_STAGES:
+        must = f"a pipeline must have at most {MOST_STAGES:,} stages"
         raise InputError(must, f"{p} ranks x {v} stages", "use fewer ranks")
     if 3 * p * v * m > MOST_PASSES:
         given = f"{p} ranks x {v} stages x {m} micro-batches"
