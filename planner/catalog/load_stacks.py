@@ -84,7 +84,7 @@ def shipped_stack(name: str) -> str:
     if key in stack_names():
         return key
     families = stack_families()
-    if not key:
+    if not key and SEPARATOR in name:
         hint = f"write {option('stack', DEFAULT_STACK + name)}, or the stack that it is of"
         raise InputError("options must stand behind the name of their stack", name, hint)
     if key not in families:

@@ -86,7 +86,7 @@ class Overlay(BaseModel):
                 said=self.said,
                 level=self.level,
                 runs=self.runs,
-                links_alone=not (self.multiply or self.values or self.runs),
+                links_alone=self.level == "L2" and not (self.multiply or self.values or self.runs),
             )
         }
         return stack.model_copy(

@@ -66,14 +66,14 @@ def test_a_library_without_room() -> None:
     assert story.reasons[0].code == "no_room_outside"
     assert story.first_aid is not None
     assert story.first_aid.values["share"] == pytest.approx(1 - (story.outside + 2 * 2**30) / story.capacity)
-    assert not story.of_host
+    assert not story.elsewhere
 
 
 def test_the_host_without_memory() -> None:
     story = story_of(SIGNAL, KERNEL)
     assert [one.code for one in story.reasons] == ["host_ran_out"]
     assert texts(story.reasons)[0].endswith("that held or asked for 480 GiB")
-    assert story.of_host
+    assert story.elsewhere
     assert not story.moves
     assert [one.code for one in story_of(SIGNAL).reasons] == ["ended_by_signal"]
 
