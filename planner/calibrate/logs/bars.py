@@ -7,14 +7,14 @@ ran inside of; bars that say they load, map, evaluate or generate are none. Left
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from planner.calibrate.logs.formats import LoggedStep, figure
 
 _BAR: Final = re.compile(
-    r"\b(?P<step>\d{1,12})/(?P<total>\d{1,12}) \[(?P<past>[\d:]{4,12})<?[^,\]]{0,20}, *"
+    r"\b(?P<step>\d{1,12})/(?P<total>\d{1,12}) \[[\d:]{4,12}<?[^,\]]{0,20}, *"
     r"(?:(?P<seconds>\d{1,12}(?:\.\d{1,9})?)s/(?P<each>[a-z]*)|(?P<rate>\d{1,12}(?:\.\d{1,9})?)(?P<unit>[a-z]*)/s)(?P<rest>[^\]]{0,2000})",
     re.IGNORECASE,
 )
@@ -133,11 +133,3 @@ def _lasted(steps: Mapping[tuple[str, int], LoggedStep]) -> float:
 def _named(key: tuple[str, int]) -> str:
     label, total = key
     return f"{label.strip(' #:') or 'a bar'} of {total:,}"
-
-
-def bars_in(lines: Iterable[str]) -> Bars:
-    """All bars of plain lines."""
-    found = Bars()
-    for text in lines:
-        found.take(text)
-    return found
